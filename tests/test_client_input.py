@@ -99,7 +99,9 @@ def test_what_a_client_writes_into_a_line_is_no_other_status(tmp_path: Path) -> 
 def test_the_rest_of_a_line_that_is_too_long_is_no_line(tmp_path: Path) -> None:
     begin = LINE + 'HTTP/1.1" 200 5 "-" "'
     forged = LINE.replace("192.0.2.7", "192.0.2.8") + '" 200 5 '
-    (tmp_path / "log").write_text(begin + "a" * (access_log.MAX_LINE - len(begin)) + forged + "\n" + forged + "\n")
+    (tmp_path / "log").write_text(
+        begin + "a" * (access_log.MAX_LINE_BYTES - len(begin)) + forged + "\n" + forged + "\n"
+    )
     addresses = [call.address for call in access_log.read(str(tmp_path / "log")).calls]
     assert addresses == ["192.0.2.7", "192.0.2.8"]
 

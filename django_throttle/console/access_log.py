@@ -1,4 +1,4 @@
-"""Reads calls from an access log: the formats of usual servers, or JSON on each line."""
+"""Reader of access logs in the formats of common servers, or in lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any, Final, NamedTuple
 
 from django_throttle.identity.address import parse
 
-NUMBER: Final = re.compile(r"\d{9,}(\.\d+)?")
-GZIP: Final = b"\x1f\x8b"
-MAX_LINE: Final = 65_536  # bytes; what is longer is cut, and most likely not understood
-# Clients choose the request and what follows: each pattern takes no longer than the length of the line.
+UNIX_TIME: Final = re.compile(r"\d{9,}(\.\d+)?")
+GZIP_MAGIC: Final = b"\x1f\x8b"
+MAX_LINE_BYTES: Final = 65_536  # longer lines are cut, and most likely not understood
+# Clients choose the request and the rest of the line. Each pattern takes linear time.
 COMBINED: Final = re.compile(r'(.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
 STATUS_IN_LINE: Final = re.compile(r'(?<!\\)" (\d{3}) ')
 REQUEST: Final = re.compile(r"([A-Z][A-Z-]*) (\S+)")
-MOMENT: Final = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
+ISO_TIME: Final = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
 # https://docs.aws.amazon.com/elasticloadbalancing/latest/application/load-balancer-access-logs.html; classic load
 # balancers have no type.
 BALANCER: Final = re.compile(
-    rf'(?:(?:https?|h2|grpcs|wss?) +)?({MOMENT}) \S+ (\S+)(?: \S+){{4}} (\d{{3}}|-)(?: \S+){{3}} "([^"]*)"'
+    rf'(?:(?:https?|h2|grpcs|wss?) +)?({ISO_TIME}) \S+ (\S+)(?: \S+){{4}} (\d{{3}}|-)(?: \S+){{3}} "([^"]*)"'
 )
-# What follows the request there, up to when it came: a line is written when its answer, or its WebSocket, ends.
-CREATED: Final = re.compile(rf' "[^"]*"(?: \S+){{3}}(?: "[^"]*"){{3}} ?\S+ ({MOMENT}) ')
+# Rest of such a line up to the start of the request. The line is written when the response, or the WebSocket, ends.
+CREATED: Final = re.compile(rf' "[^"]*"(?: \S+){{3}}(?: "[^"]*"){{3}} ?\S+ ({ISO_TIME}) ')
 # https://docs.haproxy.org/3.2/configuration.html#8.2.3: syslog's words, then the client. In captured headers, between
 # braces, and in the request, quotes and braces are escaped by #, and syslog-ng puts a backslash before quotes (8.6).
 HAPROXY: Final = re.compile(
@@ -37,12 +37,12 @@ HAPROXY: Final = re.compile(
     r'\+?\d+(?: \S+){3} (?:\d+/){4}\+?\d+ \d+/\d+ (?:\{[^{}]*\} ){0,2}\\?"'
 )
 # https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage#default-format-string.
-# Nothing is escaped: of a line with more quotes, a client may have sent some, so it is not read.
+# Envoy escapes nothing. A line with more quotes is not read, because a client may have sent them.
 ENVOY: Final = re.compile(
-    rf'\[({MOMENT})\] "([A-Z][A-Z-]*) (\S+) HTTP/[\d.]+" (\d+) \S+ \d+ \d+ \d+ (?:\d+|-) "([^"]*)"(?: "[^"]*"){{4}}'
+    rf'\[({ISO_TIME})\] "([A-Z][A-Z-]*) (\S+) HTTP/[\d.]+" (\d+) \S+ \d+ \d+ \d+ (?:\d+|-) "([^"]*)"(?: "[^"]*"){{4}}'
 )
 # https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html, in the W3C's extended
-# format: https://www.w3.org/TR/WD-logfile.html. Lines that begin with # say what stands in the others.
+# format: https://www.w3.org/TR/WD-logfile.html. Lines that begin with # name the fields of the other lines.
 DIRECTIVE: Final = re.compile(r"#(Version|Fields|Software|Start-Date|End-Date|Date|Remark): *(.*)")
 METHOD_NAME: Final = re.compile("[A-Z][A-Z-]*")
 TIME_TAKEN: Final = re.compile(r"\d{1,9}(?:\.\d+)?")  # seconds
@@ -51,7 +51,7 @@ MONTHS: Final = {
     name: f"{number:02}"
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)  # noqa: SIM905
 }
-# The names that servers and log libraries give to a fact, the first that is there counts.
+# Names of fields by servers and log libraries, in the order of precedence.
 TIME: Final = (
     "StartUTC", "StartLocal", "time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local",
 )  # fmt: skip
@@ -65,18 +65,18 @@ STATUS: Final = (
     "status", "status_code", "response_status", "response_code", "http_status", "statusCode", "DownstreamStatus",
     "elb_status_code", "response", "code",
 )  # fmt: skip
-NOTHING: Final = (None, "", "-", "AnonymousUser")  # the last is the text of Django's user who is not logged in
-CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 where the client has gone before an answer
+EMPTY_VALUES: Final = (None, "", "-", "AnonymousUser")  # the last is the text of Django's AnonymousUser
+STATUS_CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 if the client has gone before the response
 LEVEL: Final = ("level", "levelname", "severity")
 MESSAGE: Final = ("message", "msg", "logger", "event")
-# Of Caddy's loggers the one that has a line for each request; errors have lines of their own beside it.
+# Caddy's logger of requests. Other loggers repeat failed requests.
 CADDY_LOGGER: Final = "http.log.access"
 
 
 class LoggedCall(NamedTuple):
-    """One line: when, in seconds since 1970, and what it says of the call; "" and 0 for what it does not say."""
+    """Call of a line. Fields that the line does not have are "" or 0."""
 
-    at: float
+    at: float  #: in seconds since 1970
     address: str
     user: str
     method: str
@@ -86,17 +86,18 @@ class LoggedCall(NamedTuple):
 
 
 class AccessLog(NamedTuple):
-    """The calls of a log in the order of their times, and the numbers and texts of the lines that are none."""
+    """Calls of a log, in the order of their times."""
 
     calls: list[LoggedCall]
-    unread: int
-    first_unread: tuple[int, str] | None
+    unread: int  #: number of lines that are no calls
+    first_unread: tuple[int, str] | None  #: number and text of the first such line
 
 
 def read(path: str, progress: Callable[[float], None] = lambda share: None) -> AccessLog:
-    """Read a log, compressed by gzip or not; "-" is standard input. Raises OSError, and EOFError for half an archive.
+    """Read a log, which may be compressed by gzip; "-" is standard input.
 
-    ``progress`` is told the share that has been read, where the size is known.
+    Raise OSError if the log cannot be read, and EOFError if compressed data end too early.
+    ``progress`` is called with the share that was read, if the size is known.
     """
     calls: list[LoggedCall] = []
     fields: list[str] = []
@@ -120,17 +121,17 @@ def read(path: str, progress: Callable[[float], None] = lambda share: None) -> A
 
 
 def _lines(file: io.BufferedReader) -> Iterator[bytes]:
-    log: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
-    while line := log.readline(MAX_LINE):
+    log: gzip.GzipFile | io.BufferedReader = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
+    while line := log.readline(MAX_LINE_BYTES):
         yield line
-        while len(line) == MAX_LINE and not line.endswith(b"\n"):  # the rest of it is no line of its own
-            line = log.readline(MAX_LINE)
+        while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):  # skip the rest of the line
+            line = log.readline(MAX_LINE_BYTES)
 
 
 def _call_of(text: str, fields: Sequence[str]) -> LoggedCall:
-    """Return the call of a line; raise an error if the line is none, or no request.
+    """Return the call of a line. Raise an error if the line is no call.
 
-    ``fields`` are the names of what lines separated by tabs hold.
+    ``fields`` are the names of the fields in lines separated by tabs.
     """
     if text.startswith("{"):
         return _of_json(text)
@@ -156,9 +157,10 @@ def _of_combined(text: str) -> LoggedCall:
 
 
 def _address_and_user(text: str) -> tuple[str, str]:
-    """Return both of what stands before the time. The virtual host may be there too, first or second.
+    """Return the address and the user from the text before the time.
 
-    Its name may be an address as well: where four words or more begin with two addresses, the second is the client's.
+    The name of the virtual host may come first or second. It may be an address: if four words or more begin with two
+    addresses, the second is the client's.
     """
     if "," in text.partition(" ")[0]:
         raise ValueError("of several addresses only the proxy knows the client's")
@@ -198,7 +200,7 @@ def _of_envoy(moment: str, method: str, path: str, status: str, address: str) ->
 
 
 def _of_cloudfront(line: Mapping[str, str]) -> LoggedCall:
-    """Return a call as of the moment when it came: a line has the time when its answer, or its WebSocket, ended."""
+    """Return a call with its start time. The line has the time when the response, or the WebSocket, ended."""
     address, method, path = line["c-ip"], line["cs-method"], line["cs-uri-stem"]
     taken = line.get("time-taken", "-").replace("-", "0")
     if not (METHOD_NAME.fullmatch(method) and TIME_TAKEN.fullmatch(taken)) or "-" in (address, path):
@@ -208,7 +210,7 @@ def _of_cloudfront(line: Mapping[str, str]) -> LoggedCall:
 
 
 def _status(text: str) -> int:
-    if not CODE.fullmatch(text):
+    if not STATUS_CODE.fullmatch(text):
         raise ValueError("a status has three digits")
     return int(text)
 
@@ -220,11 +222,11 @@ def _of_json(text: str) -> LoggedCall:
         raise ValueError("this line of Caddy is no request")
     for call in inner:
         line = {**line, **call}
-    said = line.get("request")
-    request = REQUEST.match(said) if isinstance(said, str) else None
+    request_line = line.get("request")
+    request = REQUEST.match(request_line) if isinstance(request_line, str) else None
     method, path = request.groups() if request else ("", "")
     address, user = _text(_first(line, ADDRESS)), _text(_first(line, USER))
-    status = next((int(line[name]) for name in STATUS if CODE.fullmatch(str(line.get(name)))), None)
+    status = next((int(line[name]) for name in STATUS if STATUS_CODE.fullmatch(str(line.get(name)))), None)
     if status is None and _first(line, ("status",)) is not None:
         raise ValueError("a status has three digits")
     method, path = _text(_first(line, METHOD)) or method, _text(_first(line, PATH)) or path
@@ -237,23 +239,22 @@ def _of_json(text: str) -> LoggedCall:
     return _call(_seconds(_first(line, TIME)), address, user, method, path, scope, status or 0)
 
 
-def _call(
-    at: float, address: str, user: str, method: str, path: str, scope: str, status: int
-) -> LoggedCall:  # a million of them: equal texts are one
-    where = path.partition("?")[0]
-    if "://" in where:
-        where = "/" + where.partition("://")[2].partition("/")[2]
+def _call(at: float, address: str, user: str, method: str, path: str, scope: str, status: int) -> LoggedCall:
+    """Return a call. Intern its texts, because a log may have a million calls."""
+    path = path.partition("?")[0]
+    if "://" in path:
+        path = "/" + path.partition("://")[2].partition("/")[2]
     parsed = parse(address)
     if parsed is None and ("," in address or not user):
         raise ValueError("a call has a user, or one address; of several only the proxy knows the client's")
     name = "" if parsed is None else str(parsed)
-    return LoggedCall(at, intern(name), intern(user), intern(method.upper()), intern(where), intern(scope), status)
+    return LoggedCall(at, intern(name), intern(user), intern(method.upper()), intern(path), intern(scope), status)
 
 
 def _first(line: Mapping[str, object], names: tuple[str, ...]) -> object:
     for name in names:
         value = line.get(name)
-        if value not in NOTHING and not isinstance(value, dict):
+        if value not in EMPTY_VALUES and not isinstance(value, dict):
             return value
     return None
 
@@ -265,18 +266,19 @@ def _text(value: object) -> str:
 
 
 def _seconds(time: Any) -> float:
-    """Return seconds since 1970 of a number, in seconds to nanoseconds, or of a text: ISO 8601, CLF's or Caddy's.
+    """Return a time in seconds since 1970.
 
-    A text without a zone is of UTC.
+    A number may be in seconds, milliseconds, microseconds or nanoseconds. A text may be in ISO 8601, or the format of
+    CLF or Caddy. Without a time zone it is in UTC.
     """
     if isinstance(time, str):
         if SLASHED_DATE.match(time):
             time = time.replace("/", "-", 2)
         if "/" in time:
             return _clf_seconds(time)
-        if not NUMBER.fullmatch(time):
-            moment = datetime.fromisoformat(time)
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        if not UNIX_TIME.fullmatch(time):
+            parsed = datetime.fromisoformat(time)
+            return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
         time = float(time)
     if type(time) not in (int, float) or not 0 <= time < 1e20:
         raise ValueError("this is no time")
@@ -288,6 +290,6 @@ def _seconds(time: Any) -> float:
 
 @lru_cache(maxsize=65_536)
 def _clf_seconds(time: str) -> float:
-    """Of "17/May/2015:10:05:03 +0000"."""
+    """Return the seconds of a time such as "17/May/2015:10:05:03 +0000"."""
     day, month, year, clock, zone = time[:2], MONTHS[time[3:6]], time[7:11], time[12:20], time[21:]
     return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}{zone}").timestamp()

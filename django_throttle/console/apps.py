@@ -1,4 +1,4 @@
-"""The configuration of the console, a Django app of its own."""
+"""App config of the console."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy
 
 
 class ConsoleConfig(AppConfig):
-    """Plugs recording, candidates and the costs of routes into django_throttle."""
+    """Adds recording, candidates and the costs of routes to django_throttle."""
 
     name = "django_throttle.console"
     label = "throttle_console"

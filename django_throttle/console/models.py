@@ -1,4 +1,4 @@
-"""The model of candidates: a rule as it was edited, which counts beside the live one until it is promoted."""
+"""Model of candidates: edited rules that count beside their live rules until they are promoted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR: Final = timedelta(hours=1)
 
 
 class ThrottleCandidate(CheckedRow):
-    """A candidate. ``options`` is the state of its rule: what differs from the defaults."""
+    """Candidate for a rule. ``options`` has the values of its rule that differ from their defaults."""
 
     history_kind = "candidate"
 
@@ -60,24 +60,24 @@ class ThrottleCandidate(CheckedRow):
         return str(self.name)
 
     @classmethod
-    def of(cls, row: ThrottleRule, name: str, who: str) -> Self:
-        """The candidate of the rule ``name``, not saved: as ``row`` has it."""
-        return cls(name=name, options={**row.state(), "name": name}, created_by=who[:150])
+    def of(cls, row: ThrottleRule, name: str, author: str) -> Self:
+        """Return an unsaved candidate for the rule ``name`` with the values of ``row``."""
+        return cls(name=name, options={**row.state(), "name": name}, created_by=author[:150])
 
     def as_row(self) -> ThrottleRule:
-        """The rule as it would be, not saved."""
+        """Return the candidate's rule as an unsaved row."""
         state = self.options if isinstance(self.options, dict) else {}
         return ThrottleRule.from_state({**state, "name": self.name})
 
     def as_candidate(self) -> Candidate:
-        """The core candidate; raises InvalidRule or InvalidRate."""
+        """Return the core candidate. Raise InvalidRule or InvalidRate if the rule is not valid."""
         starts_at = self.starts_at.timestamp() if self.starts_at else None
         return Candidate.of(self.name, self.as_row().as_rule(), self.share, starts_at)
 
     read = as_candidate
 
     def as_json(self) -> dict[str, object]:
-        """What it is, as the command prints it."""
+        """Return the values that the command prints."""
         starts_at = self.starts_at.isoformat() if self.starts_at else None
         return {"name": self.name, "candidate": self.meaning, "share": self.share or 0.0, "starts_at": starts_at}
 
@@ -86,13 +86,13 @@ class ThrottleCandidate(CheckedRow):
 
     @property
     def since(self) -> datetime:
-        """From when it is compared with the live rule: an hour ago, or when it was made."""
-        made: datetime = self.created_at
-        return max(timezone.now() - HOUR, made)
+        """Start of the comparison with the live rule: an hour ago, or when the candidate was made."""
+        created_at: datetime = self.created_at
+        return max(timezone.now() - HOUR, created_at)
 
     @property
     def counts_as(self) -> str:
-        """The name under which it is recorded."""
+        """Name of the candidate's rule in records."""
         return candidate_name(self.name)
 
     def clean(self) -> None:
@@ -104,34 +104,34 @@ class ThrottleCandidate(CheckedRow):
         super().clean()
 
     def adds_rule(self, using: str | None = None) -> bool:
-        """Return True if there is no row that it would replace, as of a rule in settings."""
+        """Return True if the live rule is not in the database, so that promoting adds a row."""
         return not ThrottleRule.objects.using(using).filter(name=self.name).exists()
 
     def promote(self, *, may_add: bool = True) -> ThrottleRule:
-        """Put it in place of the live rule, as it is in the database.
+        """Replace the live rule by the candidate as stored, and return the row.
 
-        Raise ValidationError if it is no longer valid, or no longer there: its ``code`` is "gone" then. Raise
-        PermissionDenied if there is no live rule in the database, unless it ``may_add`` one.
+        Raise ValidationError if the candidate is not valid, or with the ``code`` "gone" if it does not exist any more.
+        Raise PermissionDenied if the live rule is not in the database, unless ``may_add``.
         """
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using=using), history.because("", action="promoted"):
-            present = lock_rows(type(self)._base_manager.using(using).filter(pk=self.pk)).first()
-            if present is None:
+            candidate = lock_rows(type(self)._base_manager.using(using).filter(pk=self.pk)).first()
+            if candidate is None:
                 raise ValidationError(gettext("The candidate was promoted or discarded meanwhile."), code="gone")
-            row = present.as_row()
+            row = candidate.as_row()
             live = lock_rows(ThrottleRule.objects.using(using).filter(name=self.name)).first()
             if live is None and not may_add:
                 raise PermissionDenied
             row.pk, row._state.adding = live.pk if live else None, live is None
             row.full_clean()
             row.save(using=using)
-            present.delete(using=using)
+            candidate.delete(using=using)
         return row
 
     @classmethod
     def promote_due(cls, using: str) -> None:
-        """Promote those whose time has come. An invalid one stays, and its time goes."""
-        # By a clock that all hosts share: Redis', else the database's.
+        """Promote due candidates. Remove the start time of candidates that are not valid."""
+        # The clock is the same for all hosts: Redis', else the database's.
         now = shared_now() if get_store().is_remote else Now()
         rows = cls._base_manager.using(using).filter(starts_at__lte=now)
         if not rows.exists():
@@ -155,7 +155,7 @@ class ThrottleOverview(ThrottleRule):
 
 
 class Candidates(rulebook.RuleSource):
-    """The candidates in the database, which count beside the rules that they are of."""
+    """Source of the candidates in the database."""
 
     name = "candidates"
 
@@ -164,8 +164,8 @@ class Candidates(rulebook.RuleSource):
         if rows == before.rows[0]:
             return before
         candidates, faults = split_faults(rows)
-        named = {candidate_name(name): fault for name, fault in faults.items()}
-        return rulebook.SourceRules({}, named, rows=(rows, {}), candidates=tuple(candidates.values()))
+        faults_by_name = {candidate_name(name): fault for name, fault in faults.items()}
+        return rulebook.SourceRules({}, faults_by_name, rows=(rows, {}), candidates=tuple(candidates.values()))
 
     def promote_due(self) -> None:
         ThrottleCandidate.promote_due(alias())

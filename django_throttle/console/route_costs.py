@@ -1,8 +1,8 @@
-"""What requests of each route use: histograms of each process, which its agent adds up in Redis for a day.
+"""Costs of requests by route: histograms of each process, which agents add up in Redis for a day.
 
-A histogram is a number for each bucket, four of which double the value: a percentile is exact for small numbers, and
-else off by 10 % at most. What has not been sent is lost with a process that is killed. What a failed call sent is sent
-again, so it may count twice.
+A histogram has a number for each bucket. Four buckets double the value, so that a percentile is off by at most 10 %,
+and exact for small numbers. A killed process loses the costs it has not sent. Costs are sent again after a failed call,
+so they may count twice.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from django_throttle.stores.redis.transport import batches
 from django_throttle.translated import written
 
 HOURS: Final = 24
-PERIOD: Final = 4 * 3600  # seconds that one hash is about
+PERIOD: Final = 4 * 3600  # seconds whose costs are in a hash
 PERIODS: Final = HOURS * 3600 // PERIOD
 TTL_MS: Final = (PERIODS + 1) * PERIOD * 1000
-MOST_SCOPES: Final = 200  # of a process; the others share one name
-OTHERS: Final = "(others)"
-MOST_WAITING: Final = 100  # requests whose costs have yet to be put into buckets
-PER_OCTAVE: Final = 4
-SCALES: Final = {name: 1000 if name.endswith("_ms") else 1 for name in MEASURES}  # times are kept in microseconds
+MAX_SCOPES: Final = 200  # of a process
+OTHERS: Final = "(others)"  # name of the scopes beyond MAX_SCOPES
+MAX_UNCOUNTED_REQUESTS: Final = 100  # requests that are put into buckets together
+BUCKETS_PER_OCTAVE: Final = 4
+SCALES: Final = {name: 1000 if name.endswith("_ms") else 1 for name in MEASURES}  # times are in microseconds
 SUM: Final = "sum"
 
 Fields = Counter[str]  # "measure:bucket:scope", and "measure:sum:scope"
 
 
 class RouteCosts:
-    """The costs of this process that have not been sent; added by any thread."""
+    """Costs of this process that were not sent yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._renew()
@@ -49,47 +49,48 @@ class RouteCosts:
 
     def _renew(self) -> None:
         self._lock = Lock()
-        self._waiting: list[tuple[str, dict[str, float]]] = []
+        self._uncounted: list[tuple[str, dict[str, float]]] = []
         self._routes: dict[str, dict[str, dict[int | str, int]]] = {}  # by scope, measure, and bucket or SUM
         self._unsent: Fields = Counter()
 
     def add(self, scope: str, meter: Meter) -> None:
-        """Count one request of this scope."""
-        self._waiting.append((scope, meter.measures))
-        if len(self._waiting) >= MOST_WAITING:
+        """Count a request of this scope."""
+        self._uncounted.append((scope, meter.measures))
+        if len(self._uncounted) >= MAX_UNCOUNTED_REQUESTS:
             with self._lock:
                 self._count()
 
     def put_back(self, fields: Fields) -> None:
-        """Count what has been taken and could not be sent."""
+        """Add costs that were taken and could not be sent."""
         with self._lock:
             self._unsent.update(fields)
 
     def take(self) -> Fields:
-        """All of it, which is forgotten here."""
+        """Return all costs, and remove them here."""
         with self._lock:
-            found = self._found()
+            fields = self._fields()
             self._routes, self._unsent = {}, Counter()
-            return found
+            return fields
 
-    def look(self) -> Fields:
-        """All of it."""
+    def peek(self) -> Fields:
+        """Return all costs."""
         with self._lock:
-            return self._found()
+            return self._fields()
 
-    def _found(self) -> Fields:
+    def _fields(self) -> Fields:
         self._count()
-        found = Counter(self._unsent)
+        fields = Counter(self._unsent)
         for scope, measures in self._routes.items():
             for name, numbers in measures.items():
-                found.update({f"{name}:{bucket}:{scope}": number for bucket, number in numbers.items()})
-        return found
+                fields.update({f"{name}:{bucket}:{scope}": number for bucket, number in numbers.items()})
+        return fields
 
     def _count(self) -> None:
-        waiting = self._waiting[: len(self._waiting)]
-        del self._waiting[: len(waiting)]  # of the same list, as other threads add to it
-        for given, measures in waiting:
-            scope = given if given in self._routes or len(self._routes) < MOST_SCOPES else OTHERS
+        requests = self._uncounted[: len(self._uncounted)]
+        del self._uncounted[: len(requests)]  # in place, because other threads append to the list
+        for request_scope, measures in requests:
+            has_room = request_scope in self._routes or len(self._routes) < MAX_SCOPES
+            scope = request_scope if has_room else OTHERS
             route = self._routes.get(scope) or self._routes.setdefault(scope, {name: {SUM: 0} for name in MEASURES})
             for name, value in measures.items():
                 numbers, number = route[name], round(value * SCALES[name])
@@ -102,36 +103,36 @@ route_costs: Final = RouteCosts()
 
 
 def bucket_of(number: int) -> int:
-    """The bucket of a whole number: 0 for 0, else four for each octave."""
-    return 1 + int(log2(number) * PER_OCTAVE) if number > 0 else 0
+    """Return the bucket of a whole number: 0 for 0, else one of four for each octave."""
+    return 1 + int(log2(number) * BUCKETS_PER_OCTAVE) if number > 0 else 0
 
 
 def value_of(bucket: int) -> float:
-    """The middle of the whole numbers in a bucket."""
+    """Return the middle of the whole numbers in a bucket."""
     if bucket == 0:
         return 0.0
-    least, end = (2 ** ((bucket - more) / PER_OCTAVE) for more in (1, 0))
-    return (ceil(least) + max(ceil(least), ceil(end) - 1)) / 2
+    start, end = 2 ** ((bucket - 1) / BUCKETS_PER_OCTAVE), 2 ** (bucket / BUCKETS_PER_OCTAVE)
+    return (ceil(start) + max(ceil(start), ceil(end) - 1)) / 2
 
 
 class CostFlusher:
-    """Sends what has been counted every so many ``seconds``; used by one thread."""
+    """Sends the costs of this process. Used by one thread."""
 
-    seconds = 10.0
+    seconds = 10.0  #: interval
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
 
     def __call__(self) -> None:
-        """Send it, a batch a call. Raises StoreError, and what has not arrived for certain is sent later."""
-        key, left = _key(self.store, _period()), route_costs.take()
+        """Send the costs in batches. Raise StoreError, and keep the costs that have not arrived for certain."""
+        key, unsent = _key(self.store, _period()), route_costs.take()
         try:
-            for batch in batches(list(left.items())):
+            for batch in batches(list(unsent.items())):
                 self.store.call("add_costs", [key], [TTL_MS, *(part for pair in batch for part in pair)])
                 for field, _ in batch:
-                    del left[field]
+                    del unsent[field]
         finally:
-            route_costs.put_back(left)
+            route_costs.put_back(unsent)
 
 
 def costs_job(store: RedisStore) -> StoreJob:
@@ -140,19 +141,19 @@ def costs_job(store: RedisStore) -> StoreJob:
 
 
 def fetch(store: AnyStore) -> Fields:
-    """The costs of the last 24 hours, or 4 less, of all processes; of a store in memory, of this one.
+    """Return the costs of the last 20 to 24 hours of all processes. With a memory store, return those of this process.
 
-    Raises StoreError.
+    Raise StoreError.
     """
     if not store.is_remote:
-        return route_costs.look()
-    period, found = _period(), Fields()
+        return route_costs.peek()
+    period, fields = _period(), Fields()
     replies = store.pipeline([("read_costs", [_key(store, period - age)], []) for age in range(PERIODS)])
     raise_first(errors_of(replies))
     for reply in replies:
         for field, number in zip(reply[::2], reply[1::2], strict=True):
-            found[text(field)] += int(number)
-    return found
+            fields[text(field)] += int(number)
+    return fields
 
 
 def _period() -> int:
@@ -164,7 +165,7 @@ def _key(store: RedisStore, period: int) -> str:
 
 
 class Spread(NamedTuple):
-    """What one measure of a route came to, a request: the mean, and what 50, 95 and 99 % of requests do not exceed."""
+    """Mean and percentiles of a measure of a route, for a request."""
 
     mean: float
     p50: float
@@ -173,23 +174,27 @@ class Spread(NamedTuple):
 
 
 class RouteCost(NamedTuple):
-    """What the requests of a scope used; ``spreads`` by the name of the measure."""
+    """Costs of the requests of a scope."""
 
     scope: str
     calls: int
-    spreads: Mapping[str, Spread]
+    spreads: Mapping[str, Spread]  #: by measure
 
     def total(self, measure: str) -> float:
-        """What all its requests came to together."""
+        """Return the sum of a measure over all requests."""
         return self.calls * self.spreads[measure].mean
 
     def as_json(self) -> dict[str, object]:
-        return {"scope": self.scope, "calls": self.calls, **{k: v._asdict() for k, v in self.spreads.items()}}
+        return {
+            "scope": self.scope,
+            "calls": self.calls,
+            **{name: spread._asdict() for name, spread in self.spreads.items()},
+        }
 
 
-def dearest(fields: Mapping[str, int], by: str = "wall_ms") -> list[RouteCost]:
-    """Each route's costs, those first whose requests used most of a measure together."""
-    return sorted(_routes(fields), key=lambda route: (-route.total(by), route.scope))
+def most_expensive(fields: Mapping[str, int], measure: str = "wall_ms") -> list[RouteCost]:
+    """Return the costs of each route, those with the largest sum of a measure first."""
+    return sorted(_routes(fields), key=lambda route: (-route.total(measure), route.scope))
 
 
 def _routes(fields: Mapping[str, int]) -> Iterator[RouteCost]:
@@ -198,10 +203,11 @@ def _routes(fields: Mapping[str, int]) -> Iterator[RouteCost]:
         name, bucket, scope = field.split(":", 2)
         if bucket != SUM and name in SCALES:
             counts[scope][name][int(bucket)] = number
-    for scope, of in counts.items():
-        calls = max(sum(numbers.values()) for numbers in of.values())
-        sums = {name: fields.get(f"{name}:{SUM}:{scope}", 0) for name in of}
-        yield RouteCost(scope, calls, {name: _spread(of[name], sums[name], SCALES[name]) for name in of})
+    for scope, measures in counts.items():
+        calls = max(sum(numbers.values()) for numbers in measures.values())
+        sums = {name: fields.get(f"{name}:{SUM}:{scope}", 0) for name in measures}
+        spreads = {name: _spread(numbers, sums[name], SCALES[name]) for name, numbers in measures.items()}
+        yield RouteCost(scope, calls, spreads)
 
 
 def _spread(numbers: Mapping[int, int], total: int, scale: int) -> Spread:
@@ -210,13 +216,13 @@ def _spread(numbers: Mapping[int, int], total: int, scale: int) -> Spread:
     return Spread(total / calls / scale, *shares)
 
 
-def _percentile(numbers: Mapping[int, int], place: int) -> float:
-    """The value of the request at this place, from the least; the first place is 1."""
+def _percentile(numbers: Mapping[int, int], rank: int) -> float:
+    """Return the value of the request with this rank, from 1 for the lowest value."""
     buckets = sorted(numbers)
-    last_places = list(accumulate(numbers[bucket] for bucket in buckets))
-    return value_of(buckets[bisect_left(last_places, place)])
+    last_ranks = list(accumulate(numbers[bucket] for bucket in buckets))
+    return value_of(buckets[bisect_left(last_ranks, rank)])
 
 
 def in_short(number: float) -> str:
-    """Such as "12,345", "57" or "0.3", with the separators of the language in force."""
+    """Return a number as "12,345", "57" or "0.3", with the separators of the current language."""
     return written(number, ",.0f" if number >= 100 or number == int(number) else ".1f")

@@ -9,14 +9,14 @@ from django.utils import timezone
 from django_throttle import agent
 from django_throttle.console import route_costs
 from django_throttle.console.route_costs import (
-    MOST_SCOPES,
+    MAX_SCOPES,
     OTHERS,
     TTL_MS,
     CostFlusher,
     RouteCosts,
     bucket_of,
-    dearest,
     fetch,
+    most_expensive,
     value_of,
 )
 from django_throttle.costs.meter import Meter, QueryUsage
@@ -46,10 +46,10 @@ class TestHistograms:
             assert value_of(bucket_of(number)) == pytest.approx(number, rel=0.1)
 
     def test_memory_is_bounded_however_many_scopes_there_are(self, costs: RouteCosts) -> None:
-        for number in range(MOST_SCOPES + 50):
+        for number in range(MAX_SCOPES + 50):
             costs.add(f"scope {number}", used(1))
-        found = {route.scope: route.calls for route in dearest(costs.look())}
-        assert len(found) == MOST_SCOPES + 1
+        found = {route.scope: route.calls for route in most_expensive(costs.peek())}
+        assert len(found) == MAX_SCOPES + 1
         assert found[OTHERS] == 50
 
 
@@ -62,8 +62,8 @@ class TestRedis:
             with pytest.raises(StoreError):
                 CostFlusher(RedisStore(f"redis://127.0.0.1:{free_port()}/0"))()
             CostFlusher(store)()  # what could not be sent is sent later
-            assert not costs.look()
-        (route,) = dearest(fetch(store))
+            assert not costs.peek()
+        (route,) = most_expensive(fetch(store))
         assert (route.scope, route.calls) == ("search", 20)
         assert route.spreads["queries"] == (4, 3, 5, 5)
         assert route.spreads["rows"].mean == 100
@@ -77,7 +77,7 @@ class TestRedis:
             costs.add(f"{age} hours ago", used(1))
             CostFlusher(store)()
         monkeypatch.setattr(timezone, "now", lambda: now)
-        assert {route.scope for route in dearest(fetch(store))} == {"0 hours ago", "20 hours ago"}
+        assert {route.scope for route in most_expensive(fetch(store))} == {"0 hours ago", "20 hours ago"}
         with redis_server.client() as client:
             keys = client.keys("*costs*")
             assert len(keys) == 4
@@ -90,5 +90,5 @@ class TestRedis:
         agent.ensure(store, rules=True)
         costs.add("search", used(7))
         agent.stop_for(store)
-        assert [route.scope for route in dearest(fetch(store))] == ["search"]
+        assert [route.scope for route in most_expensive(fetch(store))] == ["search"]
         assert CostFlusher.seconds == 10.0

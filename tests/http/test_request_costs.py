@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from django_throttle import decorators, drf
 from django_throttle.console.recording import recorder
-from django_throttle.console.route_costs import RouteCosts, dearest
+from django_throttle.console.route_costs import RouteCosts, most_expensive
 from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.observe import cost_log
 from django_throttle.signals import costly
@@ -125,7 +125,7 @@ def check(name: str, body: bytes, queries: list[str], costs: RouteCosts, *, is_w
     assert meter.queries == len(queries) == 3
     assert meter.rows == ROWS + 5
     assert current_meter.get() is None
-    (cost,) = dearest(costs.look())
+    (cost,) = most_expensive(costs.peek())
     assert (cost.scope, cost.calls) == (name, 1)
     assert (cost.spreads["queries"].p50, cost.spreads["rows"].mean) == (3, ROWS + 5)
     if is_whole:
@@ -159,14 +159,14 @@ async def test_the_same_as_a_server_of_asgi_calls_the_site(name: str, settings: 
     (meter,) = meters
     assert (meter.queries, meter.rows) == (3, ROWS + 5)
     assert meter.bytes == sum(len(event.get("body", b"")) for event in sent)
-    assert [(cost.scope, cost.calls) for cost in dearest(site.look())] == [(name, 1)]
+    assert [(cost.scope, cost.calls) for cost in most_expensive(site.peek())] == [(name, 1)]
 
 
 def test_a_stream_that_fails_is_recorded_with_what_it_has_used(settings: Any, site: RouteCosts) -> None:
     settings.MIDDLEWARE = [MIDDLEWARE]
     with pytest.raises(RuntimeError, match="the site's"):
         b"".join(Client().get("/broken"))  # type: ignore[arg-type]
-    assert [(cost.scope, cost.spreads["queries"].mean) for cost in dearest(site.look())] == [("broken", 3)]
+    assert [(cost.scope, cost.spreads["queries"].mean) for cost in most_expensive(site.peek())] == [("broken", 3)]
 
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "search"])
@@ -178,7 +178,7 @@ def test_a_response_can_be_cached_and_is_then_of_no_cost(name: str, settings: An
     first, second = (Client().get(f"/{name}") for _ in range(2))
     assert first.content == second.content != b""
     assert len(meters) == 1
-    assert sum(cost.calls for cost in dearest(site.look())) == (2 if name == "plain" else 1)
+    assert sum(cost.calls for cost in most_expensive(site.peek())) == (2 if name == "plain" else 1)
 
 
 ABOVE = {"queries": 2, "rows": 1000, "response_bytes": 60}

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
 
 from django_throttle.admin.page import shown_page
-from django_throttle.console.route_costs import HOURS, dearest, fetch, in_short
+from django_throttle.console.route_costs import HOURS, fetch, in_short, most_expensive
 from django_throttle.core.option_words import UNITS
 from django_throttle.costs.meter import MEASURES
 from django_throttle.exceptions import InvalidSetting, StoreError
@@ -38,7 +38,7 @@ def costs_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
 def _rows(by: str) -> dict[str, object]:
     try:
         store = get_store()
-        found = dearest(fetch(store), by)
+        found = most_expensive(fetch(store), by)
     except (StoreError, InvalidSetting) as error:
         return {"routes": [], "failure": translated(error), "hidden": 0, "alone": False}
     routes = [

@@ -8,7 +8,7 @@ from typing import Final
 
 from django.core.management.base import CommandError
 
-from django_throttle.console.route_costs import HOURS, RouteCost, dearest, fetch, in_short
+from django_throttle.console.route_costs import HOURS, RouteCost, fetch, in_short, most_expensive
 from django_throttle.core.texts import translatable
 from django_throttle.costs.meter import MEASURES
 from django_throttle.management import ShellCommand, remote_store
@@ -36,7 +36,7 @@ class Command(ShellCommand):
     def handle(self, *, by: str, most: int, **options: object) -> None:
         if most < 1:
             raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
-        routes = dearest(fetch(remote_store(IN_MEMORY)), by)[:most]
+        routes = most_expensive(fetch(remote_store(IN_MEMORY)), by)[:most]
         if options["json"]:
             self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in routes]}, indent=2))
             return
