@@ -11,7 +11,7 @@ throttled = Signal()
 shadowed = Signal()
 
 #: Sent when use of a rule reaches a share of ``warn_at``, once per window and ident; arguments: ``call``, ``outcome``
-#: (of that rule) and ``share`` (0.8 is 80 %).
+#: (of that rule), ``share`` (0.8 is 80 %) and ``row``: the user, API key or tenant, None if it is not a row of a model.
 quota_warning = Signal()
 
 #: Sent for each decision that was made without the store, by the rules' failure policies; arguments: ``call`` and

@@ -24,12 +24,14 @@ from django_throttle.connections.overview import (
 from django_throttle.core.control_messages import CLOSE, CLOSED, ControlMessage
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleConnection
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.observe.reports import printable
 from django_throttle.stores import get_store
 from django_throttle.translated import translated
 
 URL_NAME: Final = "django_throttle_throttleconnection"
 PAGE_ROWS: Final = 200  # rows of a page
+MAX_IDENTS: Final = 50
 LONGEST_SEARCH: Final = 100
 ANSWER_SECONDS: Final = 1.5  # until every process has listed what it holds
 NO_OVERVIEW: Final = SocketOverview((), (), (), 0)
@@ -66,7 +68,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         }
         name = f"django_throttle/throttleconnection/{'rows' if 'part' in request.GET else 'page'}"
         return shown_page(
-            self, request, name, gettext("Open connections"), lambda: {**_overview_context(search), **about}
+            self, request, name, gettext("Open connections"), lambda: {**_overview_context(request, search), **about}
         )
 
     def close_view(self, request: HttpRequest) -> HttpResponse:
@@ -106,16 +108,25 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return said
 
 
-def _overview_context(search: str) -> dict[str, object]:
+def _overview_context(request: HttpRequest, search: str) -> dict[str, object]:
     try:
         overview, failure = get_overview(get_store(), search), ""
     except (StoreError, InvalidSetting) as error:
         overview, failure = NO_OVERVIEW, translated(error)
+    idents, sockets = overview.idents[:MAX_IDENTS], overview.connections[:PAGE_ROWS]
+    shown = [*(ident.shown for ident in idents), *(name for socket in sockets for name in socket.idents)]
+    texts = row_texts(shown, request.user)
     return {
         "overview": overview,
+        "idents": [(ident, texts.get(ident.shown, "")) for ident in idents],
         "connections": [
-            {"one": one, "age": _in_words(one.age), "silent": _in_words(one.silent)}
-            for one in overview.connections[:PAGE_ROWS]
+            {
+                "one": socket,
+                "idents": [(name, texts.get(name, "")) for name in socket.idents],
+                "age": _in_words(socket.age),
+                "silent": _in_words(socket.silent),
+            }
+            for socket in sockets
         ],
         "hidden": max(0, overview.open - min(PAGE_ROWS, len(overview.connections))),
         "failure": failure,

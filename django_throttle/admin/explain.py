@@ -23,6 +23,7 @@ from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, Rule
 from django_throttle.explain.why_refused import CallerExplanation, explain_caller
 from django_throttle.limiter import Limiter
 from django_throttle.models import ThrottleExplanation, ThrottleRule
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.models.subjects import KEY_HASH_PREFIX
 from django_throttle.models.typed_keys import example_rows
 from django_throttle.rulebook.coverage import HypotheticalCall, NotCounting
@@ -117,6 +118,7 @@ def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
         ],
         "told": told,
         "sentence": translated(found.sentence),
+        "row": row_texts([told.caller.name], request.user).get(told.caller.name, "") if told else "",
         "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),
         "hidden": max(0, len(told.rules) - PAGE_ROWS) if told else 0,
         "others": _rules_by_reason(told.others) if told else (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -30,8 +30,9 @@ from django_throttle.core import Rule
 from django_throttle.identity import RequestCaller
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleOverride
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.models.override import MAX_YEAR, OverrideQuerySet, misspelt, override_warnings
-from django_throttle.models.subjects import names_of_users, networks_around, values_of_users
+from django_throttle.models.subjects import networks_around, subject_of, values_of_users
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.translated import local, translated
@@ -129,7 +130,8 @@ REASON_LENGTH: Final = 160  # characters of a reason in the list
 BLOCKS_YOU: Final = gettext_lazy(
     "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
 )
-UNSAVED_FIELDS: Final = frozenset(("in_words", "edit_reason", "created_by", "created_at"))  # unknown until it is saved
+#: Fields that are unknown until the override is saved.
+UNSAVED_FIELDS: Final = frozenset(("subject", "in_words", "edit_reason", "created_by", "created_at"))
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -146,14 +148,20 @@ class StateFilter(admin.SimpleListFilter):
         return chosen(queryset) if chosen else queryset
 
 
-class UserNamesChangeList(ChangeList):
-    """A page of the list; finds the names of its users with one query."""
+class RowTextsChangeList(ChangeList):
+    """A page of the list, with the texts of the users, API keys and tenants that it names."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        names = names_of_users(row.value for row in self.result_list if row.kind == "user")
-        for row in self.result_list:
-            row.user_name = names.get(row.value) if row.kind == "user" else None
+        set_row_texts(self.result_list, request)
+
+
+def set_row_texts(overrides: Collection[ThrottleOverride], request: HttpRequest) -> None:
+    """Set ``row_text`` of overrides for rows that this person may view."""
+    subjects = {override: subject_of(override.kind, override.value) for override in overrides}
+    texts = row_texts(subjects.values(), request.user)
+    for override, subject in subjects.items():
+        override.row_text = texts.get(subject, "")  # type: ignore[attr-defined]
 
 
 @admin.register(ThrottleOverride)
@@ -167,10 +175,10 @@ class ThrottleOverrideAdmin(ListAdmin):
     search_help_text = gettext_lazy(
         "A user, an address (also finds networks that contain it), a name, a rule, or words of the reason."
     )
-    readonly_fields = ("in_words", "created_by", "created_at")
+    readonly_fields = ("subject", "in_words", "created_by", "created_at")
     actions = ("end_now", "extend")
     fieldsets = (
-        (gettext_lazy("Who"), {"fields": ("kind", "value")}),
+        (gettext_lazy("Who"), {"fields": ("subject", "kind", "value")}),
         (gettext_lazy("What"), {"fields": ("in_words", "effect", "rules", "factor", "rate", "limit")}),
         (gettext_lazy("How long"), {"fields": ("lasting", "until")}),
         (gettext_lazy("Why"), {"fields": ("reason", "edit_reason", "created_by", "created_at")}),
@@ -178,8 +186,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("for"), ordering=Concat("kind", Value(" "), "value"))
     def subject(self, row: ThrottleOverride) -> str:
-        name = getattr(row, "user_name", None)
-        return gettext("User {name} (id {id})").format(name=name, id=row.value) if name else row.named()
+        return getattr(row, "row_text", "") or row.named()
 
     @admin.display(description=gettext_lazy("what"))
     def in_words(self, row: ThrottleOverride) -> SafeString:
@@ -233,7 +240,12 @@ class ThrottleOverrideAdmin(ListAdmin):
         self.message_user(request, said.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
-        return UserNamesChangeList
+        return RowTextsChangeList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        override = super().get_object(request, object_id, from_field)
+        set_row_texts([override] if override else [], request)
+        return override
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[ThrottleOverride], search_term: str

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.functional import SimpleLazyObject, empty
 
@@ -112,6 +114,19 @@ class KeyedCaller(ABC):
     def by_connection(self) -> str | None:
         """Return the ident of the open socket, or None for a request."""
         return None
+
+    def row(self, ident: str) -> Model | None:
+        """Return the user, API key or tenant that counts under this ident, or None if it is not a row of a model."""
+        row: object = None
+        with suppress(Exception):  # of a function of the site, which is logged when the call is counted
+            match ident.partition(":")[0]:
+                case "user":
+                    row = self.user()
+                case "api_key":
+                    row = self.read("auth")
+                case "tenant":
+                    row = keys.tenant_object(self.subject)
+        return row if isinstance(row, Model) else None
 
     @abstractmethod
     def user(self) -> User | None: ...

@@ -102,11 +102,16 @@ def tenant_of(subject: object) -> object:
 
     Raise InvalidIdent if the tenant is neither a text, a number nor a saved row of a model.
     """
+    tenant = tenant_object(subject)
+    return checked_value("TENANT", getattr(tenant, "pk", tenant))
+
+
+def tenant_object(subject: object) -> object:
+    """Return the tenant as the setting TENANT finds it, such as a row of a model, or None."""
     setting = conf().TENANT
     if not setting:
         return None
-    tenant = _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
-    return checked_value("TENANT", getattr(tenant, "pk", tenant))
+    return _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
 
 
 def user_value(user: User) -> object:

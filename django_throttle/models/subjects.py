@@ -22,7 +22,7 @@ from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
 from django_throttle.identity.keys import ident_of, user_value
 from django_throttle.models.fields import is_text
-from django_throttle.models.typed_keys import ident_of_typed_key
+from django_throttle.models.typed_keys import check_tenant, ident_of_typed_key
 from django_throttle.translated import translated
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def check_ident(ident: str) -> None:
         if "/" in address and not (":" in address and address.endswith(f"/{conf().IPV6_PREFIX}")):
             message = gettext("{network} has no budget of its own, only its addresses have: write one of them.")
             raise ValidationError(message.format(network=address))
+    elif colon and kind == "tenant":
+        check_tenant(value)
     elif colon and (kind != "user" or conf().USER_IDENT):
         return
     elif ident != EVERYONE and try_find_users(value if colon else ident) == []:
@@ -249,10 +251,20 @@ def _widened_value(value: str) -> str:
     return value if wider == parsed else str(wider)
 
 
+def _tenant(typed: str) -> str:
+    check_tenant(typed)
+    return typed
+
+
 def _api_key(typed: str) -> str:
     if re.match(KEY_HASH_PATTERN, typed):
         return typed
     return KEY_HASH_PREFIX + ident_of_typed_key(typed).removeprefix("api_key:")
 
 
-_CONVERTERS: Final[dict[str, Callable[[str], str]]] = {"user": _user, "ip": _address, "api_key": _api_key}
+_CONVERTERS: Final[dict[str, Callable[[str], str]]] = {
+    "user": _user,
+    "ip": _address,
+    "api_key": _api_key,
+    "tenant": _tenant,
+}

@@ -1,4 +1,4 @@
-"""API keys as operators type them: the key itself, or the row that authentication sets as ``auth``."""
+"""API keys and tenants as operators type them: the key itself, or the row that authentication sets as ``auth``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
 from django.conf import settings
-from django.core.exceptions import ValidationError
-from django.db.models import CharField, Model, TextField
+from django.contrib.auth import get_user_model
+from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured, ValidationError
+from django.db.models import CharField, ForeignKey, Model, TextField
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext
 
-from django_throttle.identity.keys import api_key, key_types
+from django_throttle.conf import conf
+from django_throttle.identity.keys import api_key, is_path, key_types
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -87,6 +89,29 @@ def key_models() -> list[type[Model]]:
     """Return the models whose rows are API keys, as counted in this process or named in the settings."""
     seen = {kind for kind in key_types if issubclass(kind, Model)}
     return sorted(seen | set(_models_of_settings()), key=lambda model: str(model._meta.label))
+
+
+def tenant_model() -> type[Model] | None:
+    """Return the model of tenants if the setting TENANT is a path of relations from the user, such as user.tenant."""
+    first, *names = conf().TENANT.split(".")
+    if first != "user" or not names or not is_path(conf().TENANT):
+        return None
+    with suppress(FieldDoesNotExist, ImproperlyConfigured):
+        model: type[Model] = get_user_model()
+        for name in names:
+            field = model._meta.get_field(name)
+            if not isinstance(field.related_model, type):
+                return None
+            model = field.related_model
+        if isinstance(field, ForeignKey) and field.target_field.primary_key:
+            return model
+    return None
+
+
+def check_tenant(value: str) -> None:
+    """Raise ValidationError if tenants are rows of a model, and none has this primary key."""
+    if model := tenant_model():
+        _row(model._meta.label, value, checks=True)
 
 
 def _models_of_settings() -> Iterator[type[Model]]:

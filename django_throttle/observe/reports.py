@@ -20,6 +20,7 @@ from django_throttle.core import Decision
 from django_throttle.core.decision import Outcome, Reason, deciding_outcome
 from django_throttle.core.key import ident_hash, secret_bytes
 from django_throttle.identity.call import Call
+from django_throttle.identity.caller import KeyedCaller
 from django_throttle.observe import recorders
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import layer_dropped, quota_warning, shadowed, store_failed, throttled
@@ -216,10 +217,10 @@ def _report_to_hooks_and_log(call: Call, decision: Decision, seconds: float) -> 
     if (recorder := recorders.current) is not None:
         recorder.record(call, decision, seconds)
     log_refusals(call, decision)
-    return _signals(decision)
+    return _signals(call, decision)
 
 
-def _signals(decision: Decision) -> list[SignalArguments]:
+def _signals(call: Call, decision: Decision) -> list[SignalArguments]:
     signals: list[SignalArguments] = []
     if throttled.receivers and not decision.allowed:
         signals.append((throttled, {"decision": decision}))
@@ -228,7 +229,7 @@ def _signals(decision: Decision) -> list[SignalArguments]:
     if store_failed.receivers and decision.degraded:
         signals.append((store_failed, {"decision": decision}))
     if quota_warning.receivers:
-        signals += [
-            (quota_warning, {"outcome": threshold.outcome, "share": threshold.share}) for threshold in decision.crossed
-        ]
+        for outcome, share in ((threshold.outcome, threshold.share) for threshold in decision.crossed):
+            row = call.caller.row(outcome.ident) if isinstance(call.caller, KeyedCaller) else None
+            signals.append((quota_warning, {"outcome": outcome, "share": share, "row": row}))
     return signals

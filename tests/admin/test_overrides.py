@@ -132,7 +132,7 @@ class TestList:
         create(value="203.0.113.0/24")
         shown = text(operator.get(LIST)).replace("\xa0", " ")
         for words in (
-            f"User anna (id {anna.pk}) exempt from every rule in 2 hours, 1 minute because 0 minutes ago by me",
+            f"User {anna.pk}, anna exempt from every rule in 2 hours, 1 minute because 0 minutes ago by me",
             "User 4711 0.5 × the limit of every rule expired 5 minutes ago",
             "Network 203.0.113.0/24 blocked no end",
         ):

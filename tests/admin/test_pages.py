@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone, translation
@@ -22,10 +22,12 @@ from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
+from django_throttle.identity import keys
 from django_throttle.identity.call import Call
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.local.open_sockets import open_sockets
-from django_throttle.models import ThrottleChange, ThrottleRule
+from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule, typed_keys
+from django_throttle.models.subjects import KEY_HASH_PREFIX as HASHED
 from django_throttle.observe.reports import ident_for_logs
 from django_throttle.stores import RedisStore
 from tests import doors
@@ -101,6 +103,36 @@ def test_a_reset_is_for_the_caller_alone(enforce: Enforce, operator: Client) -> 
     of_nobody = ident_for_logs("ip:192.0.2.1")
     for ident, said in (("\x00", "This text names no caller."), (of_nobody, "Nobody knows whose this is")):
         assert said in text(operator.post(RESET, {"ident": ident}, follow=True))
+
+
+def test_rows_of_keys_and_tenants_are_named_to_those_who_may_view_them(
+    enforce: Enforce, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "key_types", {Group})
+    monkeypatch.setattr(typed_keys, "key_types", {Group})
+    enforce(api={"rate": "2/min", "key": "api_key"}, TENANT="user.logentry.user", DATABASE_RULES=True)
+    acme, long = Group.objects.create(pk=5, name="ACME Ltd"), Group.objects.create(pk=6, name="k" * 16)
+    idents = {str(keys.api_key(row)): f"API key {row.pk}" for row in (acme, long)}
+    staff = user("view_throttlerule", "view_throttleoverride", "view_throttleconnection", "view_user")
+    staff_ident = f"tenant:{staff.pk}"
+    for ident in (*idents, staff_ident, "tenant:none"):
+        kind, _, value = ident.partition(":")
+        shown = value if kind == "tenant" else f"{HASHED}{value}"
+        ThrottleOverride.objects.create(kind=kind, value=shown, effect="block", reason="ours")
+    sockets(("a", next(iter(idents))))
+    client.force_login(staff)
+    pages = (
+        PAGE + "?ident=api_key:auth.group:5",
+        url("throttleoverride_changelist"),
+        url("throttleconnection_changelist"),
+    )
+    assert all("API key 5" not in text(client.get(page)) for page in pages)
+    staff.user_permissions.add(Permission.objects.get(codename="view_group"))
+    assert all("API key 5, ACME Ltd" in text(client.get(page)) for page in pages)
+    listed = text(client.get(pages[1]))
+    assert f"Tenant {staff.pk}, somebody" in listed and "Tenant none" in listed
+    assert "API key 6 " in listed and long.name not in listed, "it may be the key itself"
+    assert "auth.User has no row 'none'" in words(client, ident="tenant:none").replace("auth.user", "auth.User")
 
 
 OVERVIEW, COSTS = url("overview"), url("costs")
@@ -242,7 +274,7 @@ def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Clien
     opened[0].received, opened[0].last_received = 3, opened[0].last_received - 330
     process(store)
     shown = text(operator.get(CONNECTIONS))
-    rows = ("user:1 explain 3 1 Close all", "user:11 explain 1 1 ", "user:1 192.0.2.7 chat")
+    rows = ("user:1 explain User 1, somebody 3 1 Close all", "user:11 explain 1 1 ", "User 1, somebody 192.0.2.7 chat")
     assert [row for row in ("4 open connections", *rows) if row not in shown] == []
     assert all(row in shown for row in ("16 min 5 min ago 3", "16 min none 0", "3 h 3 min none 0"))
     assert ("in memory, so only what this process holds" in shown) == (not isinstance(store, RedisStore))

@@ -81,8 +81,9 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
     assert found["connections"]["open"] == 0
     assert json.loads(explain("anna --scope elsewhere --json"))["rules"] == []
     assert json.loads(explain(f"{ident_for_logs(ident)} --json"))["ident"] == ident, "a log line leads to a user"
-    first, second, third, *recent = explain("anna --scope search --method POST").splitlines()
+    first, row, second, third, *recent = explain("anna --scope search --method POST").splitlines()
     assert f". A POST to search by {ident} would be refused by rule 'api': 2 of 2 used, free in" in first
+    assert row == f"  User {ident.removeprefix('user:')}, anna"
     assert second.startswith("  refused  api: 2 of 2 used") and ", counted over 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
     assert all("to search by rule 'api' (over the limit)" in line for line in recent)

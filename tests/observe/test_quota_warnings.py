@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.contrib.auth.models import User
+from django.test import RequestFactory
 
 from django_throttle import limiter, stores
 from django_throttle.core import Decision
 from django_throttle.core.commands import Command, Decide, DedupKey, Release, SetDedupKeys
 from django_throttle.exceptions import Cause, StoreError
+from django_throttle.identity import RequestCaller
 from django_throttle.identity.call import Call
 from django_throttle.signals import quota_warning
 from django_throttle.stores import MemoryStore, RedisStore
@@ -63,6 +66,25 @@ def test_each_share_is_told_once_by_its_call(store: Any, decide: Any, told: list
     for _ in range(10):
         decide(CALL)
     assert len(told) == 4, "and afresh in the next window"
+
+
+@pytest.mark.parametrize(("key", "attribute"), [("user", "user"), ("api_key", "auth"), ("tenant", "shop")])
+def test_a_warning_has_the_row_that_is_counted(
+    store: Any, decide: Any, settings: Any, key: str, attribute: str
+) -> None:
+    rules = {"quota": {**QUOTA, "key": key}}
+    settings.DJANGO_THROTTLE = {"RULES": rules, "TENANT": "shop", **QUIET}
+    request = RequestFactory().get("/")
+    setattr(request, attribute, row := User(pk=7))
+    rows: list[Any] = []
+
+    def hear(row: Any, **_: Any) -> None:
+        rows.append(row)
+
+    quota_warning.connect(hear)
+    for _ in range(8):
+        decide(Call("search", ("request",), RequestCaller(request)))
+    assert rows == [row]
 
 
 def test_a_store_that_fails_fails_nobody(store: Any, decide: Any, told: list[Any], monkeypatch: Any) -> None:

@@ -20,6 +20,7 @@ from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
 from django_throttle.explain.why_refused import CallerExplanation, explain_caller
 from django_throttle.management import ShellCommand, current_rules, printable
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.rulebook.coverage import HypotheticalCall
 from django_throttle.stores import get_store
 from django_throttle.translated import gettext, local, ngettext, translated
@@ -72,6 +73,7 @@ def _nearest(scope: str) -> str:
 def _lines(caller: CallerExplanation) -> Iterator[str]:
     yield translated(caller.sentence)
     if caller.explanation is not None:
+        yield from (f"  {text}" for text in row_texts([caller.explanation.caller.name]).values())
         yield from _rule_lines(caller.explanation)
     for row in caller.rows:
         pattern = gettext_noop("override {number} for {subject}: {terms}")

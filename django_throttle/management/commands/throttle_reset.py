@@ -15,7 +15,6 @@ from django_throttle.explain.find_caller import read_ident
 from django_throttle.limiter import Limiter
 from django_throttle.management import ShellCommand, printable, remote_store
 from django_throttle.models.override import misspelt
-from django_throttle.models.subjects import check_ident
 from django_throttle.rulebook import sources
 from django_throttle.translated import gettext, ngettext, translated
 
@@ -48,7 +47,7 @@ class Command(ShellCommand):
             removed = Limiter([rule for rule in named if not rule.holds_slots], store).reset(ident)
             if not removed:  # budgets of a deleted user can be reset
                 with suppress(DatabaseError):  # a warning was written
-                    check_ident(ident)
+                    read_ident(typed)
         except ValidationError as error:
             raise CommandError("\n".join(error.messages)) from error
         except (InvalidIdent, InvalidSetting) as error:
