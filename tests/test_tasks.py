@@ -14,7 +14,7 @@ from django_tasks_db.models import DBTaskResult
 
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidCost, PutOffTooOften, Refused
-from django_throttle.later.site_queues import tasks_module
+from django_throttle.later.site_queues import HEADER, tasks_module
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
@@ -176,10 +176,15 @@ class TestCelery:
         for _ in range(2):
             assert worker.run() == "IGNORED"
             assert 0 < worker.due[0].eta - datetime.now(UTC).timestamp() < 61
+        retry = worker.due[0]._replace(headers=worker.due[0].headers | {"retries": 1})
         assert (worker.run(), worker.due) == ("FAILURE", [])
         with pytest.raises(PutOffTooOften, match="was put off 2 times") as caught:
             result.get(timeout=1)
         assert caught.value.decision.rule == "reports"
+        assert worker.run(retry) == "IGNORED", "Celery's own retry begins anew"
+        for header in (5, [], [0, 0], ["x", 0, False, ""], [float("inf"), 0, False, ""], [-9, 0, False, ""]):
+            message = retry._replace(headers=retry.headers | {"retries": 0, HEADER: header})
+            assert worker.run(message) == "IGNORED", header
 
     def test_a_broker_that_fails_gives_the_moment_back(
         self, enforce: Enforce, worker: Worker, monkeypatch: pytest.MonkeyPatch
