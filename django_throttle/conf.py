@@ -38,7 +38,6 @@ class Conf:
     TRUSTED_PROXIES: Sequence[str] | int | None = None  # networks, or the number in a row; () or 0: none
     PROXY_HEADER: str = "X-Forwarded-For"  # the only header in which proxies report the client
     NO_ADDRESS: str = "skip"  # "skip" rules by address for calls without one, or "refuse" with 503
-    USER_IDENT: str = ""  # dotted path of a function of the user, in place of the primary key
     TENANT: str = ""  # attribute path such as user.tenant_id, or dotted path of a function of the request
     RETRY_JITTER: float = 0.1  # share by which Retry-After is extended at most, up to a minute
     RATELIMIT_HEADERS: str = "draft-11"  # version of RateLimit and RateLimit-Policy, or "off"

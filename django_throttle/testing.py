@@ -186,7 +186,7 @@ def _caller_of(ident: str) -> KnownCaller:
     kind, _, value = ident.partition(":")
     if kind not in ("api_key", "ip"):
         caller = KnownCaller(ident)
-        if kind == "user" and not (caller.is_certain or conf().USER_IDENT):
+        if kind == "user" and not caller.is_certain:
             raise InvalidIdent(f"{ident!r}: no user has the primary key {value!r}")
         return caller
     # Not at import, as it has models, and pytest's plugin imports this module.
@@ -203,7 +203,7 @@ def _check_kind(ident: str, rule: Rule) -> None:
 
     Code that asks for the rule by its name may name any ident.
     """
-    if ident == rule.key or functions(rule.key) or conf().USER_IDENT:
+    if ident == rule.key or functions(rule.key):
         return
     kinds = [name for name, kind in KEY_KINDS.items() if rule.key in (name, *kind.answers)]
     prefix, colon, value = ident.partition(":")

@@ -192,10 +192,6 @@ VALUES: Final[dict[str, Wanted]] = {
         lambda value: isinstance(value, str) and re.fullmatch("[A-Za-z0-9-]+", value) is not None,
     ),
     "NO_ADDRESS": _one_of("skip", "refuse"),
-    "USER_IDENT": (
-        "the path of a function like shop.limits.account",
-        lambda value: _is_attribute_path(value) and (not value or "." in value),
-    ),
     "TENANT": ("a path like user.tenant_id or shop.limits.tenant", _is_attribute_path),
     "RETRY_JITTER": _number(0, 1, "share"),
     "RATELIMIT_HEADERS": _one_of(*HEADER_VERSIONS),
@@ -388,15 +384,8 @@ def _needs_tenants(rule: Rule) -> bool:
     )
 
 
-def _user(raw: RawSettings) -> Iterator[CheckMessage]:
-    path = value_of(raw, "USER_IDENT")
-    if path and is_valid(raw, "USER_IDENT"):
-        yield from _check_function("USER_IDENT", path, arguments=("user",))
-
-
 SETTING_CHECKS: Final = (
     _nearly_named, _unknown_names, _values, _rules, _redis, _records, _hooks, _proxies, _tenant,
-    _user,
 )  # fmt: skip
 
 

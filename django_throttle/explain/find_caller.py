@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 
-from django_throttle.conf import conf
 from django_throttle.connections.overview import get_overview
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import did_you_mean, is_dotted, key_parts
@@ -18,10 +17,10 @@ from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, sentences, translatable
 from django_throttle.explain.predict import counts_any
 from django_throttle.identity.caller import UNTRUSTED_KIND, ident_from_value
-from django_throttle.identity.keys import LONG_VALUE_PREFIX, combined, ident_of, user_value
+from django_throttle.identity.keys import LONG_VALUE_PREFIX, combined, ident_of
 from django_throttle.identity.known_caller import GROUP, LOGIN_NAME, KnownCaller
 from django_throttle.identity.login_names import fold
-from django_throttle.models.subjects import KEY_HASH_PREFIX, check_ident, try_find_users, typed_ident
+from django_throttle.models.subjects import KEY_HASH_PREFIX, check_ident, typed_ident
 from django_throttle.models.typed_keys import (
     ident_of_typed_key,
     idents_of_rows,
@@ -82,15 +81,11 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
 
 def known_caller(ident: str, typed: str = "") -> KnownCaller:
     """Return the caller of an ident, with the user or API key that the ident or ``typed`` names."""
-    kind, _, value = typed.partition(":")
     if ident.startswith("api_key:"):
+        value = typed.partition(":")[2]
         key = "" if IDENT_HASH.fullmatch(value.removeprefix(KEY_HASH_PREFIX)) else value
         auth: Any = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
         return KnownCaller(ident, user=user_of_row(auth), auth=auth)
-    if ident.startswith("user:") and conf().USER_IDENT:
-        users = try_find_users(value if kind == "user" else typed) or ()
-        user = next((user for user in users if ident_of("user", user_value(user)) == ident), None)
-        return KnownCaller(ident, user=user)
     return KnownCaller(ident)
 
 
@@ -162,9 +157,8 @@ def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
     yield from (ident.shown for ident in get_overview(store).idents)
     yield from (override.subject for override in snapshot.overrides.all)
     yield from (ident for ident, _ in idents_of_rows())
-    if not conf().USER_IDENT:
-        try:
-            users: Any = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)
-        except ImproperlyConfigured:
-            return
-        yield from (str(ident_of("user", pk)) for pk in users[:MAX_SEARCHED_USERS].iterator())
+    try:
+        users: Any = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)
+    except ImproperlyConfigured:
+        return
+    yield from (str(ident_of("user", pk)) for pk in users[:MAX_SEARCHED_USERS].iterator())

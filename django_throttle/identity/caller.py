@@ -79,8 +79,7 @@ class KeyedCaller(ABC):
         if user is None or not user.is_authenticated:
             return None
         self.is_logged_in = True
-        value = keys.counted_user(user) if conf().USER_IDENT else user.pk
-        return self.by_address("user") if value is FAILED else ident_of("user", value)
+        return ident_of("user", user.pk)
 
     def by_address(self, key: str = "ip") -> str | None:
         address = self.address()
@@ -269,8 +268,7 @@ def ident_from_value(source: str, value: object, caller: KeyedCaller | None) -> 
     boolean, which a client may have sent as JSON, gives the caller's address. Raise InvalidIdent for other types.
     """
     if is_user(value):
-        user_value = keys.counted_user(value) if value.is_authenticated else None
-        ident = None if user_value is FAILED else ident_of("user", user_value)
+        ident = ident_of("user", value.pk) if value.is_authenticated else None
     elif value is None:
         return None
     else:

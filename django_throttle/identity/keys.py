@@ -114,17 +114,6 @@ def tenant_object(subject: object) -> object:
     return _follow(subject, setting) if is_path(setting) else import_string(setting)(subject)
 
 
-def user_value(user: User) -> object:
-    """Return the counted value of a logged-in user: the primary key, or the result of the function USER_IDENT."""
-    setting = conf().USER_IDENT
-    return checked_value("USER_IDENT", import_string(setting)(user)) if setting else user.pk
-
-
-def counted_user(user: User) -> object:
-    """Return the counted value of a logged-in user, or FAILED."""
-    return site_value(f"USER_IDENT {conf().USER_IDENT!r}", user_value, user) if conf().USER_IDENT else user.pk
-
-
 def counted_tenant(subject: object) -> object:
     """Return the counted tenant of a request or a scope, None if it has none, or FAILED."""
     return site_value(f"TENANT {conf().TENANT!r}", tenant_of, subject)

@@ -36,7 +36,7 @@ class KnownCaller:
     """
 
     subject: object = None
-    #: False if the caller's audiences are unknown: for a tenant, a session, and a user named by a function of the site.
+    #: False if the caller's audiences are unknown: for a tenant and a session.
     is_certain: bool
     #: True if no key makes the ident, so that only an entry point that names it counts it.
     is_explicit: bool
@@ -143,9 +143,7 @@ def _is_of_user() -> bool:
 
 
 def _user(value: str) -> AbstractBaseUser | None:
-    """Return the user of this primary key. Return None if there is none, or if USER_IDENT names users otherwise."""
-    if conf().USER_IDENT:
-        return None
+    """Return the user of this primary key. Return None if there is none."""
     with suppress(ImproperlyConfigured, ValidationError, ValueError, TypeError, OverflowError):
         return get_user_model()._default_manager.filter(pk=value).first()
     return None

@@ -18,9 +18,8 @@ from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
 from django_throttle.core.overrides import MAX_SUBJECT_LENGTH
 from django_throttle.core.texts import sentences, translatable
-from django_throttle.exceptions import InvalidIdent
 from django_throttle.identity.address import network, unmapped
-from django_throttle.identity.keys import ident_of, user_value
+from django_throttle.identity.keys import ident_of
 from django_throttle.models.fields import is_text
 from django_throttle.models.typed_keys import check_tenant, ident_of_typed_key
 from django_throttle.translated import translated
@@ -61,10 +60,7 @@ def typed_ident(typed: str) -> str:
 
 
 def check_ident(ident: str) -> None:
-    """Raise ValidationError for a result of ``typed_ident`` if its user or address does not exist, or for a network.
-
-    Idents by the function USER_IDENT are not checked.
-    """
+    """Raise ValidationError for a result of ``typed_ident`` if its user or address does not exist, or for a network."""
     kind, colon, value = ident.partition(":")
     if colon and kind == "ip":
         address = _address(value)
@@ -73,7 +69,7 @@ def check_ident(ident: str) -> None:
             raise ValidationError(message.format(network=address))
     elif colon and kind == "tenant":
         check_tenant(value)
-    elif colon and (kind != "user" or conf().USER_IDENT):
+    elif colon and kind != "user":
         return
     elif ident != EVERYONE and try_find_users(value if colon else ident) == []:
         _user(value if colon else ident)
@@ -114,14 +110,12 @@ def try_find_users(typed: str) -> list[AbstractBaseUser] | None:
 def values_of_users(typed: str) -> list[str]:
     """Return the stored values of users with this id, name or e-mail address."""
     with suppress(ValidationError):
-        return [_user_value(user) for user in find_users(typed)]
+        return [str(user.pk) for user in find_users(typed)]
     return []
 
 
 def names_of_users(values: Iterable[str]) -> dict[str, str]:
-    """Return the names of users by their stored values. Leave out deleted users, and all users with USER_IDENT."""
-    if conf().USER_IDENT:
-        return {}
+    """Return the names of users by their stored values. Leave out deleted users."""
     primary_keys = {pk for pk in map(_as_pk, set(values)) if pk is not None}
     users = _user_manager().in_bulk(primary_keys) if primary_keys else {}
     return {str(pk): user.get_username() for pk, user in users.items()}
@@ -196,22 +190,11 @@ def _user(typed: str) -> str:
     """Return the stored value of the only user with this id, name or e-mail address. Raise ValidationError."""
     users = find_users(typed)
     if len(users) == 1:
-        return _user_value(users[0])
+        return str(users[0].pk)
     if not users:
         raise ValidationError(gettext("No user has the id, name or e-mail address {typed!r}.").format(typed=typed))
     names = ", ".join(f"{user.get_username()} (id {user.pk})" for user in users)
     raise ValidationError(gettext("Several users match: {users}. Write what only one of them has.").format(users=names))
-
-
-def _user_value(user: AbstractBaseUser) -> str:
-    try:
-        value = user_value(user)
-    except InvalidIdent as error:
-        raise ValidationError(str(error)) from error
-    if value in (None, ""):
-        message = gettext("USER_IDENT returned no identifier for {name}.")
-        raise ValidationError(message.format(name=user.get_username()))
-    return str(value)
 
 
 def _address(typed: str) -> str:

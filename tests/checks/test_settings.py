@@ -106,7 +106,6 @@ WRONG: dict[str, list[Any]] = {
         ),
         *({"TRUSTED_PROXIES": 1, "PROXY_HEADER": header} for header in ("HTTP_X_FORWARDED_FOR", "", None)),
         *({"TENANT": path} for path in (5, "user..tenant")),
-        *({"USER_IDENT": path} for path in (5, "account")),
         *({"RETRY_JITTER": jitter} for jitter in (-0.1, 1.1, NAN, True, "10 %")),
         *({"RATELIMIT_HEADERS": version} for version in ("draft-5", False)),
         {"X_RATELIMIT_HEADERS": True},
@@ -125,7 +124,6 @@ WRONG: dict[str, list[Any]] = {
         *(rule(key=key) for key in ("shop.limits.tenant", "os.sep", "ip+shop.limits.tenant", OF_BOTH)),
         *(rule(key=key) for key in (f"ip+{TENANT}", TENANT, f"{HERE}tenants", f"{HERE}partly", CALLED)),
         *({"TENANT": path} for path in (OF_BOTH, "tests.limits.tenant", TENANT, f"{HERE}WRONG")),
-        *({"USER_IDENT": path} for path in (OF_BOTH, "shop.limits.account", TENANT)),
         *(rule(cost=path) for path in ("shop.limits.price", "os.sep", OF_BOTH, TENANT, CALLED)),
         *measured("shop.limits.price", "os.sep", TENANT, CALLED),
         *(rule(unit="units", reserve=OF_BOTH), rule(unit="units", measure=f"{HERE}of_request")),
@@ -167,7 +165,7 @@ def test_right() -> None:
         {"TRUSTED_PROXIES": 2, "PROXY_HEADER": "Forwarded"},
         {"TENANT": "customer.pk"},  # by middleware of the site
         {"TENANT": "user.email", **rule(key="tenant+user")},
-        {"TENANT": f"{HERE}found", "USER_IDENT": f"{HERE}found"},
+        {"TENANT": f"{HERE}found"},
     ):
         assert numbers(given, CACHES=LOCMEM) == [], given
     assert numbers({"REDIS": "default"}, CACHES=REDIS) == []

@@ -39,8 +39,8 @@ class Session(dict[str, str]):
     session_key = SESSION
 
 
-def email(user: Any) -> str:
-    return str(user.email)
+def email(request: Any) -> str:
+    return str(request.user.email)
 
 
 def token(subject: Any) -> str | None:
@@ -57,14 +57,20 @@ def signed_in(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 
 
 urlpatterns = [path("page", lambda request: HttpResponse("fine"), name="page")]
-BY = {"users": "user", "addresses": "ip", "tokens": f"{HERE}.token", "sessions": "session", "tenants": "tenant"}
+BY = {
+    "users": f"{HERE}.email",
+    "addresses": "ip",
+    "tokens": f"{HERE}.token",
+    "sessions": "session",
+    "tenants": "tenant",
+}
 
 
 def rules(policy: str = "local") -> dict[str, Any]:
     rate = {"rate": f"{ROUNDS - 2}/hour", "on_store_failure": policy}
     return {
         **{name: {**rate, "key": key, "scopes": [name, "page"], "action": "shadow"} for name, key in BY.items()},
-        "page": {**rate, "key": "user", "scopes": ["page"]},
+        "page": {**rate, "key": f"{HERE}.email", "scopes": ["page"]},
         "sockets": {"limit": 1, "algorithm": "concurrency", "events": ["connection"], "key": "ip", "scopes": ["chat"]},
     }
 
@@ -109,7 +115,7 @@ def enforce(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
     def enforce(address: str, policy: str = "local", **others: Any) -> None:
         settings.DJANGO_THROTTLE = {
-            "REDIS": address, "RULES": rules(policy), "DATABASE_RULES": False, "USER_IDENT": f"{HERE}.email",
+            "REDIS": address, "RULES": rules(policy), "DATABASE_RULES": False,
             "TENANT": f"{HERE}.token", "HOOKS": HOOKS, "DEADLINE": 2.0, "PROCESS_TTL": 1.0, **others,
         }  # fmt: skip
 
