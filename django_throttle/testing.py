@@ -160,8 +160,8 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
     Raise InvalidRule if no such rule is in force, if it limits what is open and not a rate, or if ``leaving`` depends
     on a plan that only a request tells. Raise InvalidIdent for an ident without its kind, for a kind that the rule
-    never counts, and for a key, a user or an address that does not exist. Raise InvalidCost for ``leaving`` below 0 or
-    above the limit.
+    never counts, and for a key, an address, a tenant or a user that does not exist. Raise InvalidCost for ``leaving``
+    below 0 or above the limit.
     """
     check_cost(leaving)
     snapshot = rulebook.current()
@@ -182,13 +182,9 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
 
 
 def _caller_of(ident: str) -> KnownCaller:
-    """Return the caller of an ident. Raise InvalidIdent if there is no such API key, user or address."""
-    kind, _, value = ident.partition(":")
-    if kind not in ("api_key", "ip"):
-        caller = KnownCaller(ident)
-        if kind == "user" and not caller.is_certain:
-            raise InvalidIdent(f"{ident!r}: no user has the primary key {value!r}")
-        return caller
+    """Return the caller of an ident. Raise InvalidIdent if there is no such API key, address, tenant or user."""
+    if ident.partition(":")[0] not in ("api_key", "ip", "tenant", "user"):
+        return KnownCaller(ident)
     # Not at import, as it has models, and pytest's plugin imports this module.
     from django_throttle.explain.find_caller import known_caller, read_ident
 
