@@ -1,4 +1,4 @@
-"""What rules decided, lately: counted in each process, added up in Redis by its agent, read by operators' pages."""
+"""Records of recent decisions: counted in each process, added up in Redis by agents, read by pages and commands."""
 
 from django_throttle.console.recording.flush import RecordFlusher
 from django_throttle.console.recording.recorder import recorder

@@ -29,25 +29,25 @@ from django_throttle.local.process_identity import number
 from django_throttle.stores import AnyStore
 
 SECOND: Final = timedelta(seconds=1)
-POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # of a sparkline: how many, and seconds each
+POINTS: Final = {"hour": (60, 60), "day": (24, 3600)}  # number of a sparkline's points, and seconds of each
 DAY: Final = timedelta(days=1)
 MONTH: Final = timedelta(days=30)
 RECENT: Final = timedelta(minutes=5)
 
 
 class RuleOverview(NamedTuple):
-    """A rule, what it decided in the last hour and day, and what strikes about it. Points are the oldest first."""
+    """Decisions of a rule in the last hour and day."""
 
     name: str
     hour: Minute
     day: Minute
-    hour_points: list[tuple[int, int]]  # allowed, refused
+    hour_points: list[tuple[int, int]]  #: allowed and refused calls, the oldest first
     day_points: list[tuple[int, int]]
     hints: list[str]
 
     @property
     def refused(self) -> int:
-        """The number of calls refused in the last day."""
+        """Number of calls refused in the last day."""
         return sum(self.day.refused.values())
 
     @property
@@ -60,7 +60,7 @@ class RuleOverview(NamedTuple):
 
     @property
     def in_words(self) -> Text:
-        """What it decided in the last day."""
+        """Decisions of the last day, in a sentence."""
         if not self.day.calls:
             return translatable("{rule!r}: no calls in the last day.", rule=self.name)
         return translatable_plural(
@@ -74,74 +74,76 @@ class RuleOverview(NamedTuple):
         )
 
     def as_json(self) -> dict[str, object]:
-        spans = {name: {key: value for key, value in of.as_json().items() if key != "at"}
-                 for name, of in (("hour", self.hour), ("day", self.day))}  # fmt: skip
+        hour, day = self.hour.as_json(), self.day.as_json()
+        del hour["at"], day["at"]
         figures = {"refused_share": self.refused_share, "p99_ms": self.p99_ms, "hints": self.hints}
-        return {"name": self.name, **spans, **figures}
+        return {"name": self.name, "hour": hour, "day": day, **figures}
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Some of the rules, all processes, open connections and slots, and open circuit breakers.
-
-    ``dampers`` are those of any rule that refuse a share of somebody's calls now, and ``recent`` is what all rules
-    decided in the last five minutes.
-    """
+    """Decisions of some rules, and the state of all processes and the store."""
 
     rules: list[RuleOverview]
     processes: list[ProcessRules]
-    connections: int
+    connections: int  #: number of leases of open connections and requests
     open_breakers: int
     dampers: list[Damped]
-    recent: Minute
+    recent: Minute  #: decisions of all rules in the last five minutes
 
     @property
     def in_words(self) -> str:
-        """How many processes have the newest rules, how long the slowest took, and which have others or are silent."""
-        told = {"some": len(self._newest), "every": len(self.processes), "version": self.version[:8]}
+        """Versions of rules in the processes, lagging and silent processes, and wrong clocks, in words."""
+        values = {"some": len(self._newest), "every": len(self.processes), "version": self.version[:8]}
         if self.version:
             pattern = gettext_noop("{some} of {every} processes have version {version} of the rules in force")
         else:
             pattern = gettext_noop("{some} of {every} processes have the same rules in force")
-        said = translatable(pattern, **told)
+        words = translatable(pattern, **values)
         if self.slowest is not None:
             pattern = gettext_noop("{said}, the slowest {seconds:.1f} s after the edit")
-            said = translatable(pattern, said=said, seconds=self.slowest)
-        for one in self.processes:
-            if one.state in _ODD:
-                odd = translatable(_ODD[one.state], pid=one.pid, host=one.host)
-                said = translatable("{said}; {odd}", said=said, odd=odd)
-        for host, seconds in sorted({one.host: one.clock for one in self.processes if one.clock}.items()):
+            words = translatable(pattern, said=words, seconds=self.slowest)
+        problems = [
+            translatable(_PROBLEMS[process.state], pid=process.pid, host=process.host)
+            for process in self.processes
+            if process.state in _PROBLEMS
+        ]
+        clocks = {process.host: process.clock for process in self.processes if process.clock}
+        for host, seconds in sorted(clocks.items()):
             pattern = _SLOW_CLOCK if seconds > 0 else _FAST_CLOCK
-            odd = translatable(pattern, host=host, seconds=abs(seconds))
-            said = translatable("{said}; {odd}", said=said, odd=odd)
-        return said
+            problems.append(translatable(pattern, host=host, seconds=abs(seconds)))
+        for problem in problems:
+            words = translatable("{said}; {odd}", said=words, odd=problem)
+        return words
 
     @property
     def version(self) -> str:
-        """Of the newest rules that a live process has; empty where none is known."""
+        """Version of the newest rules of a live process. Empty if there is no live process."""
         newest = newest_of(self.processes)
         return newest.version if newest else ""
 
     @property
     def slowest(self) -> float | None:
-        """How many seconds after the edit the last live process had them; None where no process has seen the edit."""
-        return max([one.after for one in self._newest if one.after is not None], default=None)
+        """Seconds from the edit until the last live process had the newest rules. None if that is unknown."""
+        return max([process.after for process in self._newest if process.after is not None], default=None)
 
     @property
     def without_store(self) -> int:
-        """How many decisions of the last five minutes were made without Redis."""
+        """Number of decisions of the last five minutes without Redis."""
         return self.recent.degraded + self.recent.refused.get(Reason.STORE_FAILED.value, 0)
 
     @property
     def store_in_words(self) -> str:
-        """Circuit breakers, failures and times of the last five minutes."""
-        open_now, calls = self.open_breakers, self.recent.calls
-        opened = translatable_plural("{count} circuit breaker is open.", "{count} circuit breakers are open.", open_now)
-        opened = opened if open_now else translatable("No circuit breaker is open.")
+        """Circuit breakers, failures and times of the last five minutes, in sentences."""
+        calls = self.recent.calls
+        breakers = translatable("No circuit breaker is open.")
+        if self.open_breakers:
+            breakers = translatable_plural(
+                "{count} circuit breaker is open.", "{count} circuit breakers are open.", self.open_breakers
+            )
         if not calls:
-            return sentences([opened, translatable("No decision of the last five minutes has been reported.")])
-        said = translatable_plural(
+            return sentences([breakers, translatable("No decision of the last five minutes has been reported.")])
+        decisions = translatable_plural(
             "{calls:,} decision in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             "{calls:,} decisions in the last five minutes: {share:.1%} without Redis, 99 % within {p99:.2f} ms.",
             calls,
@@ -149,18 +151,19 @@ class Overview:
             share=self.without_store / calls,
             p99=percentile(self.recent.times, 0.99) * 1000,
         )
-        return sentences([opened, said])
+        return sentences([breakers, decisions])
 
     @property
     def _newest(self) -> list[ProcessRules]:
-        return [one for one in self.processes if one.state == "live" and one.version == self.version]
+        version = self.version
+        return [process for process in self.processes if process.state == "live" and process.version == version]
 
     def as_json(self) -> dict[str, object]:
         return {
-            "rules": [one.as_json() for one in self.rules],
+            "rules": [rule.as_json() for rule in self.rules],
             "version": self.version,
             "slowest_seconds": self.slowest,
-            "processes": [one.as_json() for one in self.processes],
+            "processes": [process.as_json() for process in self.processes],
             "connections": self.connections,
             "open_breakers": self.open_breakers,
             "store": {
@@ -169,12 +172,12 @@ class Overview:
                 "without_store": self.without_store,
                 "p99_ms": percentile(self.recent.times, 0.99) * 1000,
             },
-            "dampers": [one._asdict() for one in self.dampers],
+            "dampers": [ident._asdict() for ident in self.dampers],
         }
 
 
 STATES: Final = {"live": translatable("live"), "lags": translatable("lags"), "silent": translatable("silent")}
-_ODD: Final = {
+_PROBLEMS: Final = {
     "silent": gettext_noop("process {pid} on {host} is silent: it has stopped or died"),
     "lags": gettext_noop("process {pid} on {host} has other rules in force"),
 }
@@ -209,14 +212,14 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     soon = now + SECOND
     by_minute = minutes(store, now - timedelta(hours=1), soon, names)
     by_hour = hours(store, now - MONTH, soon, names)
-    known = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
+    recorded_for = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
     snapshot = rulebook.current()
-    hints = Hints(snapshot, known, sample(store, now - DAY, soon), frozenset(site_scopes()))
+    hints = Hints(snapshot, recorded_for, sample(store, now - DAY, soon), frozenset(site_scopes()))
     rules = []
     for name in names:
         rule = snapshot.by_name(name)
-        said = hints.of(rule, total(by_hour[name])) if rule else []
-        rules.append(_rule(name, by_minute[name], by_hour[name], now, said))
+        rule_hints = hints.of(rule, total(by_hour[name])) if rule else []
+        rules.append(_rule(name, by_minute[name], by_hour[name], now, rule_hints))
     if store.is_remote:
         held = sum(number(meta, "held") for meta in ProcessRecords(store).read_processes().values())
     else:
@@ -224,23 +227,24 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     processes = process_rules(store)
     dampers = damped(processes) if store.is_remote else own_damped(store)
     recent = total([cell for cells in minutes(store, now - RECENT, soon).values() for cell in cells])
-    opened = max(store.open_breakers, sum(one.open_breakers for one in processes if one.state != "silent"))
-    return Overview(rules, processes, held, opened, dampers, recent)
+    reported_breakers = sum(process.open_breakers for process in processes if process.state != "silent")
+    open_breakers = max(store.open_breakers, reported_breakers)
+    return Overview(rules, processes, held, open_breakers, dampers, recent)
 
 
 def _rule(
     name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, hints: list[str]
 ) -> RuleOverview:
-    day = [one for one in by_hour if one.at >= now - DAY]
+    day = [cell for cell in by_hour if cell.at >= now - DAY]
     points = _points(by_minute, now, "hour"), _points(day, now, "day")
     return RuleOverview(name, total(by_minute), total(day), *points, hints)
 
 
 def _points(cells: Sequence[Minute], now: datetime, span: str) -> list[tuple[int, int]]:
     count, seconds = POINTS[span]
-    last, found = int(now.timestamp()) // seconds, [(0, 0)] * count
+    last, points = int(now.timestamp()) // seconds, [(0, 0)] * count
     for cell in cells:
-        place = count - 1 - (last - int(cell.at.timestamp()) // seconds)
-        if 0 <= place < count:
-            found[place] = cell.allowed, sum(cell.refused.values())
-    return found
+        index = count - 1 - (last - int(cell.at.timestamp()) // seconds)
+        if 0 <= index < count:
+            points[index] = cell.allowed, sum(cell.refused.values())
+    return points

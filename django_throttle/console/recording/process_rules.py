@@ -1,4 +1,4 @@
-"""Reports of each process, every two seconds: its rules, whom its dampers suppress, and its circuit breakers."""
+"""Reports of each process, every two seconds: its rules, suppressed idents of dampers, and circuit breakers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from django_throttle.stores import AnyStore, RedisStore
 from django_throttle.stores.redis.pool import text
 from django_throttle.translated import written
 
-SILENT_SECONDS: Final = 5.0  # a process that lives tells its rules every two
-FORGOTTEN_SECONDS: Final = 120.0
-SETTLED_SECONDS: Final = 3.0  # for which a new version may be under way
-MOST_DAMPED: Final = 20  # that one process tells of, and that are shown
+SILENT_SECONDS: Final = 5.0  # age of the last report of a silent process
+FORGOTTEN_SECONDS: Final = 120.0  # age of reports that are ignored
+SETTLE_SECONDS: Final = 3.0  # time for a new version to reach all processes
+MAX_DAMPED_IDENTS: Final = 20  # in a report, and in the overview
 
 
 class Damped(NamedTuple):
-    """Of whom a damper refuses a share now, by its tag; so many ``processes`` say so."""
+    """Ident that a damper suppresses."""
 
     rule: str
-    tag: str
-    factor: float
-    processes: int
+    tag: str  #: ident hash
+    factor: float  #: share of the calls that is refused
+    processes: int  #: number of processes that suppress it
 
     @property
     def percent(self) -> str:
@@ -36,23 +36,19 @@ class Damped(NamedTuple):
 
 
 class ProcessRules(NamedTuple):
-    """A process and its rules; ``since`` and ``told`` are Unix time, ``state`` "live", "lags" or "silent".
-
-    ``after`` is how many seconds after their edit it had them, None where that is not known. ``clock`` is by how many
-    seconds Redis' clock is ahead of the host's, 0.0 within a second.
-    """
+    """Report of a process. Times are in seconds since 1970."""
 
     uid: str
     host: str
     pid: int
-    version: str
-    since: float
-    told: float
-    state: str
-    after: float | None = None
+    version: str  #: of its rules
+    since: float  #: when the rules took effect
+    reported_at: float
+    state: str  #: "live", "lags" or "silent"
+    after: float | None = None  #: seconds from the edit until the rules took effect, if known
     open_breakers: int = 0
     dampers: tuple[Damped, ...] = ()
-    clock: float = 0.0
+    clock: float = 0.0  #: seconds that Redis' clock is ahead of the host's; 0.0 up to a second
 
     @property
     def since_at(self) -> datetime:
@@ -63,90 +59,101 @@ class ProcessRules(NamedTuple):
 
 
 class RulesReporter:
-    """Tells the rules of this process; used by one thread."""
+    """Reports the rules of this process. Used by one thread."""
 
     def __init__(self, store: RedisStore, uid: str) -> None:
         self.store, self._uid = store, uid
 
     def __call__(self) -> None:
-        """Tell them. Raises StoreError."""
+        """Send a report. Raise StoreError."""
         snapshot, (since, after) = rulebook.loaded(), rulebook.effective_since()
-        told = {
+        report = {
             **process_identity.read(process_identity.describe(0)),
             "version": snapshot.version if snapshot else "",
             "since": since,
             "after": after,
-            "told": shared_clock.now(),
+            "reported_at": shared_clock.now(),
             "clock": round(shared_clock.offset, 1),
             "open_breakers": self.store.open_breakers,
             "dampers": own_damped(self.store),
         }
-        self._tell(json.dumps(told))
+        self._send(json.dumps(report))
 
     def end(self) -> None:
-        """This process ends: it is not to be called silent."""
-        self._tell("")
+        """Remove the report, because the process ends and is not silent."""
+        self._send("")
 
-    def _tell(self, told: str) -> None:
-        self.store.call("tell_rules", [self.store.process_key("rec:processes")], [self._uid, told, places.SEEN_TTL_MS])
+    def _send(self, report: str) -> None:
+        key = self.store.process_key("rec:processes")
+        self.store.call("tell_rules", [key], [self._uid, report, places.SEEN_TTL_MS])
 
 
 def process_rules(store: AnyStore) -> list[ProcessRules]:
-    """What processes told, those first that lag or are silent. Raises StoreError; empty for a store in memory."""
+    """Return the reports of processes, the lagging and silent processes first. Return [] for a memory store.
+
+    Raise StoreError.
+    """
     if not store.is_remote:
         return []
     reply = store.call("read_cells", [store.process_key("rec:processes")], [])
     now = shared_clock.now()
-    read = [(text(uid), process_identity.read(text(told))) for uid, told in zip(reply[::2], reply[1::2], strict=True)]
-    known = [_process(uid, told, now) for uid, told in read]
-    recent = [one for one in known if one is not None and now - one.told < FORGOTTEN_SECONDS and one.version]
-    newest = newest_of(recent)
-    if newest is not None and now - newest.since > SETTLED_SECONDS:
-        lags = [one.state == "live" and one.version != newest.version for one in recent]
-        recent = [one._replace(state="lags") if late else one for one, late in zip(recent, lags, strict=True)]
-    return sorted(recent, key=lambda one: (one.state == "live", one.host, one.pid))
+    pairs = zip(map(text, reply[::2]), map(text, reply[1::2]), strict=True)
+    reports = [_process(uid, process_identity.read(report), now) for uid, report in pairs]
+    processes = [
+        process
+        for process in reports
+        if process is not None and now - process.reported_at < FORGOTTEN_SECONDS and process.version
+    ]
+    newest = newest_of(processes)
+    if newest is not None and now - newest.since > SETTLE_SECONDS:
+        processes = [
+            process._replace(state="lags") if process.state == "live" and process.version != newest.version else process
+            for process in processes
+        ]
+    return sorted(processes, key=lambda process: (process.state == "live", process.host, process.pid))
 
 
 def newest_of(processes: Iterable[ProcessRules]) -> ProcessRules | None:
-    """The live process that has other rules than before since the shortest time; None of none."""
-    return max((one for one in processes if one.state == "live"), key=lambda one: one.since, default=None)
+    """Return the live process whose rules took effect last, or None."""
+    live = [process for process in processes if process.state == "live"]
+    return max(live, key=lambda process: process.since, default=None)
 
 
-def _process(uid: str, told: dict[str, Any], now: float) -> ProcessRules | None:
+def _process(uid: str, report: dict[str, Any], now: float) -> ProcessRules | None:
     try:
-        at, since = float(told["told"]), float(told["since"])
-        host, pid, version = str(told.get("host")).partition("/")[0], int(told["pid"]), str(told["version"])
-        after = None if told.get("after") is None else float(told["after"])
+        at, since = float(report["reported_at"]), float(report["since"])
+        host, pid, version = str(report.get("host")).partition("/")[0], int(report["pid"]), str(report["version"])
+        after = None if report.get("after") is None else float(report["after"])
     except (KeyError, TypeError, ValueError):
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
-    breakers, dampers = number(told, "open_breakers"), _dampers(told.get("dampers"))
-    clock = _seconds(told.get("clock"))
+    breakers, dampers = number(report, "open_breakers"), _dampers(report.get("dampers"))
+    clock = _seconds(report.get("clock"))
     return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, clock)
 
 
-def _seconds(told: object) -> float:
-    return float(told) if isinstance(told, int | float) else 0.0
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def own_damped(store: AnyStore) -> list[Damped]:
-    """Whom the dampers of this process suppress."""
-    return [Damped(rule, places.tag_of(ident), factor, 1)
-            for rule, ident, factor in store.local_limits.suppressed(MOST_DAMPED)]  # fmt: skip
+    """Return the idents that the dampers of this process suppress."""
+    suppressed = store.local_limits.suppressed(MAX_DAMPED_IDENTS)
+    return [Damped(rule, places.tag_of(ident), factor, 1) for rule, ident, factor in suppressed]
 
 
 def damped(processes: Iterable[ProcessRules]) -> list[Damped]:
-    """Whom the dampers of these processes suppress, by the highest factor of any, the highest first."""
-    found: dict[tuple[str, str], Damped] = {}
-    for each in (one for process in processes if process.state != "silent" for one in process.dampers):
-        known = found.get(each[:2], each._replace(factor=0.0, processes=0))
-        factor = max(known.factor, each.factor)
-        found[each[:2]] = each._replace(factor=factor, processes=known.processes + 1)
-    return sorted(found.values(), key=lambda one: (-one.factor, one.rule, one.tag))[:MOST_DAMPED]
+    """Return the idents that these processes suppress, with their highest factor, the highest factor first."""
+    merged: dict[tuple[str, str], Damped] = {}
+    for ident in (ident for process in processes if process.state != "silent" for ident in process.dampers):
+        earlier = merged.get(ident[:2], ident._replace(factor=0.0, processes=0))
+        factor = max(earlier.factor, ident.factor)
+        merged[ident[:2]] = ident._replace(factor=factor, processes=earlier.processes + 1)
+    return sorted(merged.values(), key=lambda ident: (-ident.factor, ident.rule, ident.tag))[:MAX_DAMPED_IDENTS]
 
 
-def _dampers(told: Any) -> tuple[Damped, ...]:
+def _dampers(entries: Any) -> tuple[Damped, ...]:
     try:
-        return tuple([Damped(str(rule), str(tag), float(factor), 1) for rule, tag, factor, _ in told])
-    except (TypeError, ValueError):  # of a process of an earlier release
+        return tuple([Damped(str(rule), str(tag), float(factor), 1) for rule, tag, factor, _ in entries])
+    except (TypeError, ValueError):  # a process of an earlier release
         return ()
