@@ -223,7 +223,7 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
     await tell(decision, on_loop)
     assert told.names == names
     if "quota_warning" in names:
-        assert told.told == {"outcome": WARNED.outcomes[0], "share": 0.8}
+        assert told.told == {"outcome": WARNED.outcomes[0], "share": 0.8, "row": None}
     elif names:
         assert told.told == {"decision": decision}
 
