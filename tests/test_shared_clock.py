@@ -102,6 +102,25 @@ def test_the_end_of_an_override_is_made_by_the_time_of_the_store(
 
 @pytest.mark.django_db
 @OFF
+@pytest.mark.parametrize("is_editor", [True, False])
+def test_an_edit_is_as_old_on_every_host(
+    enforce: Live, host: Callable[[float], None], off: float, is_editor: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis: RedisStore = enforce()
+    monkeypatch.setattr(sources, "are_in_database", lambda: True)
+    for is_off in (is_editor, not is_editor):
+        host(off * is_off)
+        current_rules.fetch(redis)
+        if is_off is is_editor:
+            row = ThrottleRule.objects.create(name="edited", rate="5/min")
+            row.rate = "6/min"
+            row.save()
+    *_, (age, _before, _after) = sources.past_edits(3600)
+    assert age == pytest.approx(0, abs=20)
+
+
+@pytest.mark.django_db
+@OFF
 @pytest.mark.parametrize("store", ["redis", "memory"])
 def test_a_candidate_is_promoted_at_its_moment(
     store: str, enforce: Live, host: Callable[[float], None], off: float, monkeypatch: pytest.MonkeyPatch

@@ -18,6 +18,7 @@ from django_throttle.core import Rate, texts
 from django_throttle.core.options import stored_options
 from django_throttle.core.rate import MAX_LIMIT
 from django_throttle.exceptions import InvalidRate, InvalidRule
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.translated import capitalised, translated
 
 
@@ -68,7 +69,14 @@ class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
 
 
 class MomentColumn(Column, models.DateTimeField):  # type: ignore[type-arg]
-    """Time."""
+    """Time. What is set at saving is the store's time, because other hosts compare it with theirs."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        if not (self.auto_now or (self.auto_now_add and add)):
+            return super().pre_save(model_instance, add)
+        moment = shared_now()
+        setattr(model_instance, self.attname, moment)
+        return moment
 
 
 class WholeColumn(Column, models.PositiveBigIntegerField):  # type: ignore[type-arg]

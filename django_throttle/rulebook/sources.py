@@ -17,7 +17,6 @@ from django.apps import apps
 from django.db import OperationalError, ProgrammingError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.sql import compiler as sql_compiler  # noqa: F401 - not imported during a call
-from django.utils import timezone
 
 from django_throttle.conf import Conf, conf
 from django_throttle.core import Override, Rule
@@ -26,6 +25,7 @@ from django_throttle.core.options import key_parts
 from django_throttle.core.overrides import Candidate
 from django_throttle.core.texts import gettext_noop, text_of, translatable
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
+from django_throttle.local.shared_clock import shared_now
 
 if TYPE_CHECKING:
     from django_throttle.models.change import ThrottleChange
@@ -394,7 +394,7 @@ def past_edits(seconds: float) -> list[tuple[float, Rule, Rule]]:
     """
     if not are_in_database():
         return []
-    now = timezone.now()
+    now = shared_now()
     rows = _model("ThrottleChange")._base_manager.using(alias())
     rows = rows.filter(kind="rule", at__gt=now - timedelta(seconds=seconds)).order_by("-pk")[:MAX_PAST_EDITS]
     edits = [
