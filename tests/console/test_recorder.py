@@ -13,9 +13,9 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.console.recording.cells import CODES, minute_of
 from django_throttle.console.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
-from django_throttle.console.recording.places import MOST_RECENT
+from django_throttle.console.recording.places import MAX_RECENT_ENTRIES
 from django_throttle.console.recording.read import compared
-from django_throttle.console.recording.recorder import MOST_CELLS, MOST_RANKINGS, DecisionRecorder, Records, recorder
+from django_throttle.console.recording.recorder import MAX_CELLS, MAX_RANKINGS, DecisionRecorder, Records, recorder
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason
@@ -76,9 +76,11 @@ def test_memory_is_bounded_under_a_flood_of_identities() -> None:
     found = made.take()
     assert (allowed(found), total(found, CODES[Reason.EXCEEDED])) == (18_000, 6000)
     minutes = len({at for _, at in found.cells})
-    assert len(found.cells) <= MOST_CELLS + minutes  # each minute has one for all that have none
-    assert len(found.rankings) <= MOST_RANKINGS + 3
-    assert all(len(sample.entries) <= MOST_RECENT[stratum] * 4 // 3 for (stratum, _), sample in found.samples.items())
+    assert len(found.cells) <= MAX_CELLS + minutes  # each minute has one for all that have none
+    assert len(found.rankings) <= MAX_RANKINGS + 3
+    assert all(
+        len(sample.entries) <= MAX_RECENT_ENTRIES[stratum] * 4 // 3 for (stratum, _), sample in found.samples.items()
+    )
 
 
 def test_a_rule_of_several_rates_counts_once() -> None:

@@ -1,4 +1,4 @@
-"""A cell: what one rule decided in one minute or hour, as numbers by code; and how Redis keeps one."""
+"""Cells: the decisions of a rule in a minute or an hour as numbers by code, and their encoding in Redis."""
 
 from __future__ import annotations
 
@@ -13,41 +13,35 @@ from django_throttle.core.decision import Reason
 
 Cell = dict[int, int]
 
-# The usual reason first: a code that has none before it takes two bytes less in Redis.
+# The most frequent reason comes first, because a first code takes two bytes less in Redis.
 REASONS: Final = dict(enumerate(sorted(Reason, key=lambda reason: reason is not Reason.EXCEEDED)))
 CODES: Final = {reason: code for code, reason in REASONS.items()}
-# Allowed calls are those in the histogram that were not refused. EXTRA: what they cost beyond 1 each, mostly nothing;
-# FREE: those that cost nothing.
-# ENFORCED: those for which a candidate would have refused in place of its live rule.
+# The histogram of times has all calls. EXTRA is the cost of allowed calls beyond 1 each, FREE the number of allowed
+# calls of cost 0, BOTH the calls that a candidate and its live rule would refuse, and ENFORCED the calls of a candidate
+# that decides in place of its live rule.
 EXTRA, FREE, SHADOWED, DEGRADED, BOTH, ENFORCED = range(24, 30)
-TIMES: Final = 32  # from here on: decisions by the power of two of their seconds, of which LEAST is the first
-LEAST: Final = -20  # 2 ** -20 s is about a microsecond
-LONGEST: Final = 40
-OTHERS: Final = "(others)"  # the name of rules for which there was no room
+FIRST_TIME_CODE: Final = 32  # this code and the next count decisions by the power of two of their seconds
+MIN_EXPONENT: Final = -20  # of the first such code; 2 ** -20 s is about a microsecond
+MAX_TIME_CODES: Final = 40
+OTHERS: Final = "(others)"  # name of rules without room
 MINUTE: Final = 60
 HOUR: Final = 3600
 
 
 @dataclass(slots=True)
 class Minute:
-    """Decisions of a rule in the minute or hour that began ``at``: numbers of calls, except for ``cost``.
+    """Decisions of a rule in a minute or an hour, as numbers of calls."""
 
-    ``allowed`` calls include ``shadowed`` ones (a rule that only records would have refused them) and ``degraded`` ones
-    (decided without the store). ``refused`` has a number for each reason, ``cost`` the cost of allowed calls. ``times``
-    has the number of decisions by the power of two of their seconds: bucket 8 is 122 to 244 µs, 9 twice as long.
-    ``both`` is the number that a candidate and its live rule would refuse. ``enforced`` counts calls of idents for
-    which the candidate holds already.
-    """
-
-    at: datetime
+    at: datetime  #: beginning
     allowed: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    shadowed: int = 0
-    degraded: int = 0
-    cost: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  #: by reason
+    shadowed: int = 0  #: allowed calls that a shadow rule would have refused
+    degraded: int = 0  #: allowed calls that were decided without the store
+    cost: int = 0  #: cost of the allowed calls
+    #: Decisions by the power of two of their seconds: bucket 8 is 122 to 244 µs, bucket 9 twice as long.
     times: dict[int, int] = field(default_factory=dict)
-    both: int = 0
-    enforced: int = 0
+    both: int = 0  #: calls that a candidate and its live rule would refuse
+    enforced: int = 0  #: calls of idents for which a candidate decides in place of its live rule
 
     @property
     def calls(self) -> int:
@@ -66,9 +60,9 @@ class Minute:
 
 
 def minute_of(at: int, cell: Mapping[int, int]) -> Minute:
-    """The cell of the minute or hour that began at this Unix time."""
+    """Return the decisions of a cell that began at this time, in seconds since 1970."""
     refused = {reason.value: cell[code] for code, reason in REASONS.items() if cell.get(code)}
-    times = {code - TIMES: number for code, number in sorted(cell.items()) if code >= TIMES}
+    times = {code - FIRST_TIME_CODE: number for code, number in sorted(cell.items()) if code >= FIRST_TIME_CODE}
     allowed = max(0, sum(times.values()) - sum(refused.values()))
     cost = allowed + cell.get(EXTRA, 0) - cell.get(FREE, 0)
     shadowed, degraded, *candidate = (cell.get(code, 0) for code in (SHADOWED, DEGRADED, BOTH, ENFORCED))
@@ -76,13 +70,13 @@ def minute_of(at: int, cell: Mapping[int, int]) -> Minute:
 
 
 def bucket_of(seconds: float) -> int:
-    """The code of a decision that took so long."""
-    return place_of(frexp(seconds)[1]) if seconds > 0 else TIMES
+    """Return the code of a decision with this duration."""
+    return exponent_code(frexp(seconds)[1]) if seconds > 0 else FIRST_TIME_CODE
 
 
-def place_of(exponent: int) -> int:
-    """The code of decisions of less than two to this power of seconds, and of half of that or more."""
-    return TIMES + min(LONGEST, max(0, exponent - LEAST))
+def exponent_code(exponent: int) -> int:
+    """Return the code of decisions that took from ``2 ** (exponent - 1)`` to ``2 ** exponent`` seconds."""
+    return FIRST_TIME_CODE + min(MAX_TIME_CODES, max(0, exponent - MIN_EXPONENT))
 
 
 def add(cell: Cell, more: Mapping[int, int]) -> None:
@@ -91,32 +85,32 @@ def add(cell: Cell, more: Mapping[int, int]) -> None:
 
 
 def total(cells: Iterable[Minute]) -> Minute:
-    """All of them as one, that began when the first did."""
+    """Return the sum of cells, with the beginning of the first."""
     cells = tuple(cells)
-    whole = Minute(cells[0].at if cells else datetime.fromtimestamp(0, UTC))
+    result = Minute(cells[0].at if cells else datetime.fromtimestamp(0, UTC))
     for cell in cells:
         for name in ("allowed", "shadowed", "degraded", "cost", "both", "enforced"):
-            setattr(whole, name, getattr(whole, name) + getattr(cell, name))
-        whole.refused = dict(Counter(whole.refused) + Counter(cell.refused))
-        whole.times = dict(Counter(whole.times) + Counter(cell.times))
-    return whole
+            setattr(result, name, getattr(result, name) + getattr(cell, name))
+        result.refused = dict(Counter(result.refused) + Counter(cell.refused))
+        result.times = dict(Counter(result.times) + Counter(cell.times))
+    return result
 
 
 def percentile(times: Mapping[int, int], share: float) -> float:
-    """The seconds that this share of decisions did not exceed; off by less than a factor of two. 0.0 of none."""
-    place = ceil(sum(times.values()) * share)
+    """Return the seconds that a share of the decisions did not exceed, within a factor of two. Return 0.0 for none."""
+    rank = ceil(sum(times.values()) * share)
     for bucket in sorted(times):
-        if place <= times[bucket]:
-            return float(2.0 ** (bucket - 1 + LEAST) * (1 + place / times[bucket]))
-        place -= times[bucket]
+        if rank <= times[bucket]:
+            return float(2.0 ** (bucket - 1 + MIN_EXPONENT) * (1 + rank / times[bucket]))
+        rank -= times[bucket]
     return 0.0
 
 
 def unpacked(packed: bytes) -> Cell:
-    """A cell as record.lua wrote it: numbers by code, in their order; after a 0, how many codes have none."""
+    """Return a cell from the encoding of record.lua: numbers by code; after a 0, a number of codes to skip."""
     cell: Cell = {}
     code = at = 0
-    while at < len(packed) and code <= TIMES + LONGEST:
+    while at < len(packed) and code <= FIRST_TIME_CODE + MAX_TIME_CODES:
         value, at = number_at(packed, at)
         if value:
             cell[code], step = value, 1
@@ -127,7 +121,10 @@ def unpacked(packed: bytes) -> Cell:
 
 
 def number_at(packed: bytes, at: int) -> tuple[int, int]:
-    """The number there, seven bits a byte and the lowest first, and where the next begins; a byte below 128 ends it."""
+    """Return the number at an offset, and the offset of the next number.
+
+    Each byte has seven bits, the lowest first. The last byte is below 128.
+    """
     number = shift = 0
     for byte in packed[at : at + 8]:
         number |= (byte & 127) << shift

@@ -16,7 +16,7 @@ from django_throttle.console.recording.heavy_hitters import KEPT, KEPT_LONG, Hea
 from django_throttle.console.recording.places import HOURS, MINUTES
 from django_throttle.console.recording.process_rules import RulesReporter
 from django_throttle.console.recording.recorder import DecisionSample, Records, recorder
-from django_throttle.console.recording.thinning import RANKS, Thinned
+from django_throttle.console.recording.thinning import RANKS, BoundedSample
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis.failures import raise_first
 from django_throttle.stores.redis.transport import batches
@@ -111,13 +111,13 @@ class RecordFlusher:
                 args += [places.short_of(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
-    def _of_sample(self, stratum: str, slot: int, sample: Thinned[DecisionSample]) -> Sending:
+    def _of_sample(self, stratum: str, slot: int, sample: BoundedSample[DecisionSample]) -> Sending:
         names = [f"rec:seen:{self._uid}"]
         for number in (slot, slot - places.RECENT_SLOTS):
             name = places.sample_name(stratum, number)
             names += [name, f"{name}:level"]
         args: list[Any] = [f"{stratum}:{slot % places.SLOTS}", self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
-        args += [places.MOST_RECENT[stratum], places.MOST_OLDER[stratum]]
+        args += [places.MAX_RECENT_ENTRIES[stratum], places.MAX_OLDER_ENTRIES[stratum]]
         args += [" ".join(map(str, (sample.bound, *sample.full)))]
         args += [rank.to_bytes(4, "big") + packed(seen) for rank, seen in sample.entries]
         return "sample", list(map(self.store.process_key, names)), args

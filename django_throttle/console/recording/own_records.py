@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from django_throttle.console.recording.cells import Cell, add
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
-from django_throttle.console.recording.places import DAY, MOST_RECENT, SLOT
+from django_throttle.console.recording.places import DAY, MAX_RECENT_ENTRIES, SLOT
 from django_throttle.console.recording.recorder import DecisionSample, Records, recorder, thin_older
-from django_throttle.console.recording.thinning import RANKS, Thinned
+from django_throttle.console.recording.thinning import RANKS, BoundedSample
 
-MOST_CELLS: Final = 20_000
+MAX_CELLS: Final = 20_000
 
 _kept = Records()
 
@@ -20,7 +20,7 @@ _kept = Records()
 def forget() -> None:
     """Begin anew, as a test does."""
     global _kept
-    recorder.renew()
+    recorder.reset()
     _kept = Records()
 
 
@@ -52,7 +52,7 @@ def _take() -> None:
         else:
             known.merge(ranking)
     for key, sample in new.samples.items():
-        ours = _kept.samples.setdefault(key, Thinned(MOST_RECENT[key[0]]))
+        ours = _kept.samples.setdefault(key, BoundedSample(MAX_RECENT_ENTRIES[key[0]]))
         ours.limit(sample.bound)
         for entry in sample.entries:
             ours.offer(*entry)
@@ -65,7 +65,7 @@ def _prune() -> None:
     for of in (_kept.cells, _kept.rankings):
         for key in [key for key in of if key[1] < now - DAY - 3600]:
             del of[key]
-        while len(of) > MOST_CELLS:
+        while len(of) > MAX_CELLS:
             del of[next(iter(of))]
     thin_older(_kept.samples, int(now) // SLOT)
 

@@ -19,9 +19,9 @@ HOURS_TTL_MS: Final = (30 * DAY + HOUR) * 1000  # after the last of a day
 RANKING_TTL_MS: Final = 2 * HOUR * 1000  # of a whole ranking: for longer, its first few are beside the hours
 SEEN_TTL_MS: Final = HOUR * 1000
 # Entries of a sample: of the last hour, and older.
-MOST_RECENT: Final = {"whole": 1080, "refused": 140}
-MOST_OLDER: Final = {"whole": 16, "refused": 10}
-STRATA: Final = tuple(MOST_RECENT)
+MAX_RECENT_ENTRIES: Final = {"whole": 1080, "refused": 140}
+MAX_OLDER_ENTRIES: Final = {"whole": 16, "refused": 10}
+STRATA: Final = tuple(MAX_RECENT_ENTRIES)
 TAG_HEX: Final = 16
 RANKED_HEX: Final = 8  # of a tag in a ranking: as many as log lines have
 

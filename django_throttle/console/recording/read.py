@@ -16,7 +16,7 @@ from django_throttle.console.recording.cells import HOUR, Minute, minute_of, num
 from django_throttle.console.recording.flush import Sending, packed, state_of
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.places import HOURS, MINUTES, Span
-from django_throttle.console.recording.recorder import LONGEST_TEXT
+from django_throttle.console.recording.recorder import MAX_TEXT_CHARS
 from django_throttle.console.recording.thinning import RANKS
 from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import translatable
@@ -103,7 +103,7 @@ def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> lis
     found = {
         (one.at, one.scope, one.method, one.rule, one.tag): one
         for one in [*sampled.refused, *(one for one in sampled.whole if one.outcome != "allowed")]
-        if (not scope or one.scope == scope[:LONGEST_TEXT])
+        if (not scope or one.scope == scope[:MAX_TEXT_CHARS])
         and any(_is_asked(tag, asked, ident) for tag in one.tags.values())
     }
     return sorted(found.values(), key=lambda one: one.at, reverse=True)[:limit]

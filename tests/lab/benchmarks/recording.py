@@ -10,12 +10,12 @@ from redis import Redis
 
 from django_throttle import console
 from django_throttle.console.recording import places
-from django_throttle.console.recording.cells import CODES, HOUR, MINUTE, TIMES, Cell
+from django_throttle.console.recording.cells import CODES, FIRST_TIME_CODE, HOUR, MINUTE, Cell
 from django_throttle.console.recording.flush import RecordFlusher
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
 from django_throttle.console.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
 from django_throttle.console.recording.recorder import DecisionRecorder, DecisionSample, Records
-from django_throttle.console.recording.thinning import Thinned, random_rank
+from django_throttle.console.recording.thinning import BoundedSample, random_rank
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
 from django_throttle.core.decision import Reason
@@ -56,7 +56,7 @@ def passed_us() -> float:
 def _cell(calls: int, refused: int) -> Cell:
     """A rule's decisions: most take about 256 µs, few much longer."""
     cell = {CODES[Reason.EXCEEDED]: refused}
-    cell |= {TIMES + 8 + place: calls * 3 >> 2 * place + 2 for place in range(7)}
+    cell |= {FIRST_TIME_CODE + 8 + place: calls * 3 >> 2 * place + 2 for place in range(7)}
     return {code: number for code, number in cell.items() if number}
 
 
@@ -83,8 +83,8 @@ def fill(store: RedisStore, client: Redis, refusing: int) -> None:
             client.delete(*over)
     for slot in range(now // SLOT - SLOTS, now // SLOT + RECENT_SLOTS):
         records = Records()
-        for stratum, most in places.MOST_RECENT.items():
-            sample = records.samples[stratum, slot] = Thinned(2 * most)
+        for stratum, most in places.MAX_RECENT_ENTRIES.items():
+            sample = records.samples[stratum, slot] = BoundedSample(2 * most)
             for number in range(2 * most):
                 idents = {f"user:{draw.randrange(10**6)}": [draw.choice(NAMES)]}
                 seen = DecisionSample(
