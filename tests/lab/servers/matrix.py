@@ -63,7 +63,7 @@ QUICK = (
 )
 HALF_OPEN = Row("f46-half-open", "The client has vanished without a close", PING + PONG + 1)
 TERMINATED = Row("f44-sigterm", "SIGTERM; from the end of the process", 1)
-KILLED = Row("f43-sigkill", "SIGKILL", sum(USUAL.values()))
+KILLED = Row("f43-sigkill", "SIGKILL", 1.25 * USUAL["PROCESS_TTL"])  # which others notice within a beat
 ROWS = (*QUICK, HALF_OPEN, TERMINATED, KILLED)
 # A server's own: daphne looks every two seconds, uvicorn's older implementation waits for the client to close as well.
 LONGER = {
