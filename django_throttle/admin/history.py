@@ -58,8 +58,8 @@ class RevertibleChangeList(ChangeList):
 class ThrottleChangeAdmin(ListAdmin):
     """What was edited, for those who may see rules or overrides; nothing here is edited, but edits are taken back."""
 
-    list_display = ("at", "of", "action", "words", "by", "reason", "undo")
-    list_filter = ("kind", "action", "via", "at", ("who", admin.AllValuesFieldListFilter))
+    list_display = ("at", "edit", "words_and_reason", "by", "undo")
+    list_filter = ("kind", "at")
     search_fields = ("name", "who", "words", "reason")
     search_help_text = gettext_lazy("A rule, whom an override is for, who edited it, or words of what changed and why.")
     fields = ("at", "of", "action", "words", "by", "reason", "columns")
@@ -71,6 +71,14 @@ class ThrottleChangeAdmin(ListAdmin):
     @admin.display(description=gettext_lazy("of"), ordering="name")
     def of(self, row: ThrottleChange) -> str:
         return f"{row.get_kind_display()} {row.name}"
+
+    @admin.display(description=gettext_lazy("what"), ordering="name")
+    def edit(self, row: ThrottleChange) -> str:
+        return str(row)
+
+    @admin.display(description=gettext_lazy("in words"))
+    def words_and_reason(self, row: ThrottleChange) -> str | SafeString:
+        return format_html("{}<br><small>{}</small>", row.words, row.reason) if row.reason else row.words
 
     @admin.display(description=gettext_lazy("who"), ordering="who")
     def by(self, row: ThrottleChange) -> str:

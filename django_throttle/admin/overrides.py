@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from django import forms
@@ -77,7 +78,7 @@ class OverrideForm(RowForm):
         if "rules" in self.fields:
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
-            self.fields["until"].help_text = gettext("Or an end of your own, which goes before the choice above.")
+            self.fields["until"].help_text = gettext("Or set an exact end. It overrides the choice above.")
             names = gettext("Until: date"), gettext("Until: time")  # Django's labels stand beside both
             for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), names, strict=False):
                 part.attrs["aria-label"] = name
@@ -126,7 +127,7 @@ def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
 
 
 EXTENSION: Final = timedelta(hours=2)
-REASON_LENGTH: Final = 160  # characters of a reason in the list
+REASON_LENGTH: Final = 60  # characters of a reason in the list
 BLOCKS_YOU: Final = gettext_lazy(
     "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
 )
@@ -135,16 +136,22 @@ UNSAVED_FIELDS: Final = frozenset(("subject", "in_words", "edit_reason", "create
 
 
 class StateFilter(admin.SimpleListFilter):
-    """Overrides that are in force, or that have ended."""
+    """Overrides that are in force, unless those that have ended, or all, are chosen."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: admin.ModelAdmin[Any]) -> list[tuple[str, str]]:
-        return [("force", gettext("In force")), ("expired", gettext("Expired"))]
+        return [("force", gettext("In force")), ("expired", gettext("Expired")), ("all", gettext("All"))]
+
+    def value(self) -> str:
+        return super().value() or "force"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        return islice(super().choices(changelist), 1, None)  # the first would be none
 
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet[ThrottleOverride]:
-        chosen = {"force": OverrideQuerySet.in_force, "expired": OverrideQuerySet.expired}.get(self.value() or "")
+        chosen = {"force": OverrideQuerySet.in_force, "expired": OverrideQuerySet.expired}.get(self.value())
         return chosen(queryset) if chosen else queryset
 
 
@@ -167,6 +174,9 @@ def set_row_texts(overrides: Collection[ThrottleOverride], request: HttpRequest)
 @admin.register(ThrottleOverride)
 class ThrottleOverrideAdmin(ListAdmin):
     """The list of overrides, the form, and actions that end and extend."""
+
+    class Media:
+        js = ("django_throttle/override.js",)
 
     form = OverrideForm
     list_display = ("subject", "in_words", "ends", "why", "made")
@@ -241,6 +251,9 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return RowTextsChangeList
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        return super().get_list_filter(request) or (StateFilter,)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         override = super().get_object(request, object_id, from_field)

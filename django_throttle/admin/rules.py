@@ -31,8 +31,7 @@ from django_throttle.checks.scopes import unknown_scopes
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
-from django_throttle.core.descriptions import describe, events_in_words, key_in_words
-from django_throttle.core.option_words import scopes_in_words
+from django_throttle.core.descriptions import describe
 from django_throttle.core.options import EVENTS, GROUPS, Options, as_json, countable_events, table
 from django_throttle.core.scopes import covers
 from django_throttle.models import ThrottleRule
@@ -261,7 +260,8 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            context = {"show_save_and_add_another": False, **(extra_context or {})}
+            return super().changeform_view(request, object_id, form_url, context)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -290,7 +290,7 @@ class ThrottleRuleAdmin(ListAdmin):
     """The list of rules with their descriptions, the form, and the preview."""
 
     form = EditForm
-    list_display = ("rule", "enabled", "rate", "limit", "covers", "who", "counts", "action")
+    list_display = ("rule", "enabled", "rate", "limit", "action")
     list_editable = ("rate", "limit", "enabled")  # and the action, by ListForm
     list_filter = ("enabled", ActionFilter, EventFilter, KeyFilter, "algorithm")
     search_fields = ("name", "description", "scopes")
@@ -303,20 +303,13 @@ class ThrottleRuleAdmin(ListAdmin):
     def rule(self, row: ThrottleRule) -> SafeString:
         replaces = gettext(" (replaces the rule in settings)") if row.name in conf().RULES else ""
         return format_html(
-            '{}<small class="{}">{}{}</small>', row.name, _css_class(row), translated(row.meaning), replaces
+            '{}{}<small class="{}">{}{}</small>',
+            *(row.name, self.badge(row), _css_class(row), translated(row.meaning), replaces),
         )
 
-    @admin.display(description=gettext_lazy("scopes"), ordering="scopes")
-    def covers(self, row: ThrottleRule) -> str:
-        return translated(scopes_in_words(row.scopes)) if row.scopes else "–"
-
-    @admin.display(description=gettext_lazy("who"), ordering="key")
-    def who(self, row: ThrottleRule) -> str:
-        return translated(key_in_words(row.key))
-
-    @admin.display(description=gettext_lazy("events"), ordering="events")
-    def counts(self, row: ThrottleRule) -> str:
-        return translated(events_in_words(row.events)) or "–"
+    def badge(self, row: ThrottleRule) -> str:
+        """Return what stands behind the name in the list."""
+        return ""
 
     @admin.display(description=gettext_lazy("action"), ordering="options__action")
     def action(self, row: ThrottleRule) -> str:

@@ -102,61 +102,47 @@ class ThrottleOverride(CheckedRow):
         max_length=20,
         choices=KIND_LABELS,
         default="user",
-        help_text=gettext_lazy(
-            "Whom it is for. Of several overrides for one call the most specific holds: API key before "
-            "user, then address, network (the smaller first), tenant, group."
-        ),
+        help_text=gettext_lazy("The most specific override wins: API key, user, address, network, tenant, group."),
     )
     value = TextColumn(
         gettext_lazy("who"),
         max_length=MAX_SUBJECT_LENGTH,
         help_text=gettext_lazy(
-            "User: an id, a name or an e-mail address. Address: 203.0.113.9 or 2001:db8::1, which stands for its "
-            "network (IPV6_PREFIX); or a network, 203.0.113.0/24. Group and tenant: the name. API key: the key itself, "
-            "of which only a hash is stored."
+            "User: id, name or e-mail. Address or network: 203.0.113.9, 203.0.113.0/24. API key: the key or its row, "
+            "shop.apikey:5; only a hash is stored."
         ),
     )
     rules = NamesField(
         gettext_lazy("rules"),
         max_length=1000,
         default=(EVERY_RULE,),
-        help_text=gettext_lazy(
-            "The names of rules, with commas in between. * stands for any text, so * alone is every rule."
-        ),
+        help_text=gettext_lazy("Names separated by commas; * means every rule."),
     )
     effect = TextColumn(
         gettext_lazy("effect"),
         max_length=20,
         choices=EFFECT_LABELS,
         default="multiply",
-        help_text=gettext_lazy(
-            "Multiply: the rules hold with another limit, and what was already used still counts. Replace: with the "
-            "rate or limit below. Exempt: the rules do not hold; what is open counts all the same. Block: every call "
-            "that the rules cover is refused. Among overrides for the same subject, block goes before replace, "
-            "multiply and exempt, and a later one before an earlier one."
-        ),
+        help_text=gettext_lazy("“Exempt” stops counting; “Block” refuses every call."),
     )
     factor = NumberColumn(
         gettext_lazy("factor"),
         null=True,
         blank=True,
-        help_text=gettext_lazy("To multiply: 2 doubles the limit, 0.5 halves it. At least one call stays."),
+        help_text=gettext_lazy("2 doubles the limit, 0.5 halves it."),
     )
     rate = RatesField(
         gettext_lazy("rate"),
         max_length=300,
         blank=True,
         default="",
-        help_text=gettext_lazy(
-            "To replace the limit of rules of rates: 500/min, or several with commas in between. A window "
-            "that the rule does not have has a count of its own, which begins at 0."
-        ),
+        help_text=gettext_lazy("For example 500/min. Separate several with commas."),
     )
     limit = WholeColumn(
         gettext_lazy("limit"),
         null=True,
         blank=True,
-        help_text=gettext_lazy("To replace the limit of concurrency rules: how many may be open at once."),
+        help_text=gettext_lazy("How many may be open at once."),
     )
     until = MomentColumn(
         gettext_lazy("until"),
@@ -164,9 +150,7 @@ class ThrottleOverride(CheckedRow):
         blank=True,
         help_text=gettext_lazy("When it ends by itself. Empty: it holds until somebody ends it."),
     )
-    reason = NoteColumn(
-        gettext_lazy("reason"), help_text=gettext_lazy("Why, for whoever reads it next. Clients never see it.")
-    )
+    reason = NoteColumn(gettext_lazy("reason"), help_text=gettext_lazy("For your colleagues. Clients never see it."))
     created_by = TextColumn(
         gettext_lazy("made by"), max_length=150, blank=True, editable=False, help_text=gettext_lazy("Who made it.")
     )

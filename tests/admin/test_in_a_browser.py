@@ -97,9 +97,16 @@ def test_pages_are_accessible_and_fit_a_phone(page: Page, scheme: Any) -> None:
         found += violations(page)
     assert found == [], "\n".join(found)
     page.set_viewport_size(PHONE)
-    for path in ("throttlerule/explain/?ident=ip:192.0.2.1&scope=search", "throttlerule/overview/"):
+    for path in PAGES:
         page.goto(f"{ADMIN}/{path}")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+
+
+def test_an_override_has_the_fields_of_its_effect(page: Page) -> None:
+    page.goto(f"{ADMIN}/throttleoverride/add/")
+    for effect, shown in {"replace": {"rate", "limit"}, "block": set(), "multiply": {"factor"}}.items():
+        page.select_option("[name=effect]", effect)
+        assert {name for name in ("factor", "rate", "limit") if page.locator(f".field-{name}").is_visible()} == shown
 
 
 class TestRuleForm:

@@ -36,7 +36,7 @@ def create(**options: Any) -> ThrottleOverride:
 
 
 def action(client: Client, name: str, *rows: ThrottleOverride) -> Any:
-    return client.post(LIST, {"action": name, "_selected_action": [row.pk for row in rows]})
+    return client.post(f"{LIST}?state=all", {"action": name, "_selected_action": [row.pk for row in rows]})
 
 
 class TestForm:
@@ -130,7 +130,8 @@ class TestList:
         create(kind="user", value=str(anna.pk), effect="exempt", until=until, created_by="me")
         create(kind="user", value="4711", effect="multiply", factor=0.5, until=now - timedelta(minutes=5))
         create(value="203.0.113.0/24")
-        shown = text(operator.get(LIST)).replace("\xa0", " ")
+        assert "User 4711" not in text(operator.get(LIST)), "it has ended"
+        shown = text(operator.get(f"{LIST}?state=all")).replace("\xa0", " ")
         for words in (
             f"User {anna.pk}, anna exempt from every rule in 2 hours, 1 minute because 0 minutes ago by me",
             "User 4711 0.5 × the limit of every rule expired 5 minutes ago",

@@ -95,7 +95,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
         css = {"all": ("throttle_console/console.css",)}
 
     form = CandidateForm
-    list_display = ("name", "in_words", "share", "starts_at", "created_by", "created_at")
+    list_display = ("name", "in_words", "difference", "share", "starts_at", "created_by", "created_at")
     search_fields = ("name",)
     fields = ("name", "in_words", "live", "comparison", "share", "starts_at", "edit_reason", "created_by", "created_at")
     readonly_fields = ("name", "in_words", "live", "comparison", "created_by", "created_at")
@@ -109,6 +109,15 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
     def live(self, row: ThrottleCandidate) -> str:
         found = ThrottleRule.objects.filter(name=row.name).first()
         return translated(found.meaning) if found else gettext("in settings, or gone")
+
+    @admin.display(description=gettext_lazy("would refuse in an hour"))
+    def difference(self, row: ThrottleCandidate) -> str:
+        """Return the number of calls of the last hour that only the candidate, and only the live rule, would refuse."""
+        try:
+            found = compared(get_store(), row.name, row.since, shared_now())
+        except (StoreError, InvalidSetting):
+            return "–"
+        return f"+{written(found.only_candidate)} −{written(found.only_live)}" if found.calls else "–"
 
     @admin.display(description=gettext_lazy("the last hour"))
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
@@ -177,7 +186,8 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
             is_allowed = {"promote": may_add_rules(request) or not row.adds_rule(), "discard": True}
             for name in filter(is_allowed.get, is_allowed):
                 urls[f"{name}_url"] = reverse(f"{self.admin_site.name}:django_throttle_{name}", args=[row.pk])
-        return super().change_view(request, object_id, form_url, {**urls, **(extra_context or {})})
+        hidden = {"show_delete": False}  # as the form has "Discard"
+        return super().change_view(request, object_id, form_url, {**hidden, **urls, **(extra_context or {})})
 
     def get_form(
         self, request: HttpRequest, obj: ThrottleCandidate | None = None, change: bool = False, **options: Any

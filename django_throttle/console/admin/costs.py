@@ -45,7 +45,7 @@ def _rows(by: str) -> dict[str, object]:
         {
             "scope": route.scope,
             "calls": written(route.calls),
-            "cells": [[in_short(number) for number in route.spreads[name]] for name in MEASURES],
+            "figures": [in_short(number) for number in (route.total(by), *route.spreads[by])],
         }
         for route in found[:PAGE_ROWS]
     ]

@@ -7,20 +7,28 @@ from functools import partial
 from typing import Any, Final
 
 from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.urls import URLPattern, path
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.html import format_html
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from django_throttle.admin.rules import UNNAMED, PreviewForm, ThrottleRuleAdmin, form_errors
 from django_throttle.console.admin import costs, overview
 from django_throttle.console.admin.trial import trial_part
 from django_throttle.console.models import ThrottleCandidate
+from django_throttle.console.recording.overview import last_day
+from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import history, sources
+from django_throttle.stores import get_store
+from django_throttle.translated import written
 
 CANDIDATE: Final = "_candidate"  # the name of the button
 
@@ -30,18 +38,51 @@ def live_name(row: ThrottleRule) -> str:
     return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
 
 
+class RecordedChangeList(ChangeList):
+    """A page of the list, with the refusals of the last day and the candidates of its rules."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        names = [row.name for row in self.result_list]
+        candidates = set(ThrottleCandidate.objects.filter(name__in=names).values_list("name", flat=True))
+        try:
+            days = last_day(get_store(), names)
+        except (StoreError, InvalidSetting):
+            days = {}
+        for row in self.result_list:
+            row.has_candidate = row.name in candidates
+            row.refused_in_a_day = sum(days[row.name].refused.values()) if row.name in days else None
+
+
 class ConsoleRuleAdmin(ThrottleRuleAdmin):
     """Rules with what the console adds to their list and form.
 
     A site that registers rules with a class of its own derives that from this one.
     """
 
+    list_display = ("rule", "refused", "enabled", "rate", "limit", "action")
     change_list_template = "admin/throttle_console/rule_list.html"
     change_form_template = "admin/throttle_console/rule_form.html"
 
     class Media:
         css = {"all": ("throttle_console/console.css",)}
         js = ("throttle_console/trial.js",)
+
+    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+        return RecordedChangeList
+
+    @admin.display(description=gettext_lazy("Refused in a day"))
+    def refused(self, row: ThrottleRule) -> str | SafeString:
+        """Return the number of refused calls, with a link to the rule at work."""
+        refused = getattr(row, "refused_in_a_day", None)
+        if refused is None:
+            return "–"
+        url = f"{reverse(f'{self.admin_site.name}:{overview.OVERVIEW_URL}')}?{urlencode({'q': row.name})}"
+        return format_html('<a href="{}">{}</a>', url, written(refused))
+
+    def badge(self, row: ThrottleRule) -> str | SafeString:
+        has_candidate = getattr(row, "has_candidate", False)
+        return format_html(' <span class="rule-badge">{}</span>', gettext("candidate")) if has_candidate else ""
 
     def get_urls(self) -> list[URLPattern]:
         views: dict[str, tuple[str, Callable[..., HttpResponse]]] = {

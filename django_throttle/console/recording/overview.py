@@ -191,10 +191,15 @@ def rule_names(store: AnyStore, search: str = "") -> list[str]:
     Rules without a call come last. Raise StoreError if the store fails.
     """
     names = [rule.name for rule in rulebook.current().rules if search.casefold() in rule.name.casefold()]
+    days = last_day(store, names)
+    return sorted(names, key=lambda name: _rank(days.get(name)))
+
+
+def last_day(store: AnyStore, names: Sequence[str]) -> dict[str, Minute]:
+    """Return the decisions of the last day of those of these rules that decided anything. Raise StoreError."""
     now = _now()
     recorded = set(recorded_rules(store, now - DAY)).intersection(names)
-    days = {name: total(cells) for name, cells in hours(store, now - DAY, now + SECOND, recorded).items()}
-    return sorted(names, key=lambda name: _rank(days.get(name)))
+    return {name: total(cells) for name, cells in hours(store, now - DAY, now + SECOND, recorded).items()}
 
 
 def _rank(day: Minute | None) -> tuple[bool, int]:

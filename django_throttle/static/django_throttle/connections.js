@@ -26,7 +26,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function show(rows) {
     const focused = part.contains(document.activeElement) ? document.activeElement.id : null;
+    const open = [...part.querySelectorAll("details[open]")].map((details) => details.id);
     part.innerHTML = rows; // escaped by the server
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     // Who uses the keyboard stays where they were; where that has gone, at the list.
     if (focused !== null) (document.getElementById(focused) ?? part).focus({ preventScroll: true });
     // Rows may have moved: nobody means to press the button that has just come under the pointer.
