@@ -8,6 +8,7 @@ from typing import Final
 
 from django_throttle.conf import conf
 from django_throttle.costs.meter import MEASURES, Meter, QueryUsage
+from django_throttle.observe.reports import send
 from django_throttle.runtime import LogThrottle
 from django_throttle.signals import costly
 
@@ -23,7 +24,7 @@ def report(scope: str, method: str, meter: Meter) -> None:
     above = [name for name, limit in limits.items() if name in MEASURES and getattr(meter, name) > limit]
     if not above:
         return
-    costly.send_robust(sender=None, scope=scope, meter=meter, above=tuple(above))
+    send(costly, scope=scope, meter=meter, above=tuple(above))
     if (left_out := log_throttle.left_out(scope)) is not None:
         fields = {"scope": scope, "method": method, **meter.measures, "above": above, "left_out": left_out}
         costs_log.warning(

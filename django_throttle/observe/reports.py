@@ -187,7 +187,7 @@ def report(call: Call, decision: Decision, seconds: float = 0.0) -> None:
     ``seconds`` is the time that the decision took.
     """
     for signal, arguments in _report_to_hooks_and_log(call, decision, seconds):
-        _send(signal, call=call, **arguments)
+        send(signal, call=call, **arguments)
 
 
 async def areport(call: Call, decision: Decision, seconds: float = 0.0) -> None:
@@ -198,10 +198,11 @@ async def areport(call: Call, decision: Decision, seconds: float = 0.0) -> None:
 
 def report_dropped(method: str, queues: int) -> None:
     """Send the signal for a message that a channel layer has dropped in ``method``, with the number of full queues."""
-    _send(layer_dropped, method=method, queues=queues)
+    send(layer_dropped, method=method, queues=queues)
 
 
-def _send(signal: Signal, **arguments: object) -> None:
+def send(signal: Signal, **arguments: object) -> None:
+    """Send a signal. Log the errors of its receivers."""
     try:
         signal.send_robust(sender=None, **arguments)
     except Exception:  # an asynchronous receiver while an event loop runs in this thread

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from rest_framework.request import Request
@@ -75,6 +75,14 @@ def broken(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+async def abroken(request: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"part" * 30
+        raise RuntimeError("the site's")
+
+    return StreamingHttpResponse(parts())
+
+
 def failing(request: HttpRequest) -> HttpResponse:
     ask(request)
     raise Http404
@@ -91,7 +99,10 @@ class Search(APIView):
 
 
 urlpatterns = [
-    *[path(view.__name__, view, name=view.__name__) for view in (plain, awaited, streamed, broken, astreamed, failing)],
+    *[
+        path(view.__name__, view, name=view.__name__)
+        for view in (plain, awaited, streamed, broken, abroken, astreamed, failing)
+    ],
     path("decorated", decorators.throttle("api")(plain), name="decorated"),
     path("adecorated", decorators.throttle("api")(awaited), name="adecorated"),
     path("dstreamed", decorators.throttle("api")(streamed), name="dstreamed"),
@@ -219,3 +230,17 @@ def test_lines_about_a_route_are_few_and_receivers_hear_of_each(caplog: Any) -> 
     assert "(default: 3 queries 35 rows " in line
     assert " ms, auth.Group 3 queries 35 rows " in line
     assert " 70 bytes; left out since the last such line: 0" in line
+
+
+@pytest.mark.usefixtures("costly_site")
+async def test_an_asynchronous_receiver_hides_no_error_of_a_stream(caplog: Any) -> None:
+    async def note(sender: Any, **told: Any) -> None: ...
+
+    costly.connect(note)
+    try:
+        response: Any = await AsyncClient().get("/abroken")
+        with pytest.raises(RuntimeError, match="the site's"):
+            [part async for part in response]
+    finally:
+        costly.disconnect(note)
+    assert "receiver was not called" in caplog.text
