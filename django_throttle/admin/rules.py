@@ -290,7 +290,7 @@ class ThrottleRuleAdmin(ListAdmin):
     """The list of rules with their descriptions, the form, and the preview."""
 
     form = EditForm
-    list_display = ("rule", "enabled", "rate", "limit", "action")
+    list_display: tuple[str, ...] = ("rule", "enabled", "rate", "limit", "action")
     list_editable = ("rate", "limit", "enabled")  # and the action, by ListForm
     list_filter = ("enabled", ActionFilter, EventFilter, KeyFilter, "algorithm")
     search_fields = ("name", "description", "scopes")
