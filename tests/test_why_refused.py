@@ -52,7 +52,7 @@ def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enfor
 def nobody() -> Iterator[None]:
     open_sockets.clear()
     overview.clear_overviews()
-    own_records.forget()
+    own_records.reset()
     yield
     open_sockets.clear()
 

@@ -43,7 +43,7 @@ PAGE, RESET = url("explain"), url("explain_reset")
 
 
 def forget() -> None:
-    own_records.forget()
+    own_records.reset()
     route_costs.take()
     open_sockets.clear()
     overview.clear_overviews()
@@ -385,7 +385,7 @@ def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client
     text = tried(operator, row, rate="many", name=NASTY).content.decode()
     assert "Nothing was tried, as the form has a mistake" in text and "&#x27;many&#x27;" in text
     assert "<table" not in text and NASTY not in text
-    own_records.forget()
+    own_records.reset()
     assert tried(operator, row).context["is_empty"]
     assert operator.get(TRIAL).status_code == 405
 

@@ -200,7 +200,7 @@ def hostile(enforce: Enforce) -> Iterator[None]:
 
 
 def forget() -> None:
-    own_records.forget()
+    own_records.reset()
     open_sockets.clear()
     overview.clear_overviews()
     route_costs.take()

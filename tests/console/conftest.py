@@ -39,6 +39,6 @@ def recorded(store: AnyStore, rule: str, *, by_hour: bool = False) -> Minute:
 
 @pytest.fixture(autouse=True)
 def nothing_recorded() -> Iterator[None]:
-    own_records.forget()
+    own_records.reset()
     yield
-    own_records.forget()
+    own_records.reset()

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_throttle.console.recording import RecordFlusher, own_records, places
 from django_throttle.console.recording.cells import percentile
-from django_throttle.console.recording.heavy_hitters import KEPT_LONG
+from django_throttle.console.recording.heavy_hitters import MAX_MONTH_IDENTS
 from django_throttle.console.recording.places import RANKING_TTL_MS
 from django_throttle.console.recording.read import most_refused, recent, recorded_rules, sample
 from django_throttle.console.recording.recorder import recorder
@@ -68,7 +68,7 @@ def test_the_most_refused_by_tag(both: tuple[AnyStore, Flush], monkeypatch: pyte
 
 def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_server: RedisServer) -> None:
     store = RedisStore(redis_url, deadline=5.0)
-    flush, many = RecordFlusher(store), KEPT_LONG + 3
+    flush, many = RecordFlusher(store), MAX_MONTH_IDENTS + 3
     for _ in range(2):
         for number in range(many):
             call(store, [LIMITED], f"user:{number}", 3 + number)
@@ -79,11 +79,13 @@ def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_ser
         for key in client.keys("*rec:t:*"):
             assert 0 < client.pttl(key) <= RANKING_TTL_MS
             client.delete(key)
-    assert most_refused(store, "api") == [(tag, count, whole[KEPT_LONG][1]) for tag, count, _ in whole[:KEPT_LONG]]
+    assert most_refused(store, "api") == [
+        (tag, count, whole[MAX_MONTH_IDENTS][1]) for tag, count, _ in whole[:MAX_MONTH_IDENTS]
+    ]
     call(store, [LIMITED], "user:0", 3)
     flush()  # late: what was left goes on
     tags = [tag for tag, _, _ in most_refused(store, "api")]
-    assert tags == [*[tag for tag, _, _ in whole[:KEPT_LONG]], places.ranked_tag("user:0")]
+    assert tags == [*[tag for tag, _, _ in whole[:MAX_MONTH_IDENTS]], places.ranking_tag("user:0")]
 
 
 def test_what_an_ident_was_refused_lately(both: tuple[AnyStore, Flush]) -> None:

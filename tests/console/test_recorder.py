@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.console.recording.cells import CODES, minute_of
-from django_throttle.console.recording.heavy_hitters import KEPT, SLACK, HeavyHitters
+from django_throttle.console.recording.heavy_hitters import CUT_FACTOR, MAX_IDENTS, HeavyHitters
 from django_throttle.console.recording.places import MAX_RECENT_ENTRIES
-from django_throttle.console.recording.read import compared
+from django_throttle.console.recording.read import compare_candidate
 from django_throttle.console.recording.recorder import MAX_CELLS, MAX_RANKINGS, DecisionRecorder, Records, recorder
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
@@ -104,7 +104,7 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
         for _ in range(7):
             execute_decision(io, prepare_decision(io, snapshot, made, True), made)
     now = timezone.now()
-    found = compared(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
+    found = compare_candidate(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
     without = 20 - within
     assert 0 < within < 20
     assert found.of_candidate == (7 * within, 4 * within)
@@ -123,11 +123,11 @@ def test_counts_lack_no_more_than_they_say_and_that_has_a_bound(processes: int) 
         true[ident] = true.get(ident, 0) + 1
         draw.choice(parts).add(ident)
     for part in parts:
-        assert len(part.counts) <= KEPT * SLACK
+        assert len(part.counts) <= MAX_IDENTS * CUT_FACTOR
         whole.merge(part)
     found = {ident: count for ident, count, _ in whole.largest()}
-    assert len(found) <= KEPT
-    assert 0 < whole.error <= 30_000 / (KEPT + 1)
+    assert len(found) <= MAX_IDENTS
+    assert 0 < whole.error <= 30_000 / (MAX_IDENTS + 1)
     for ident, number in true.items():
         assert number - whole.error <= found.get(ident, 0) <= number
     assert next(iter(found)) == max(true, key=lambda one: true[one])

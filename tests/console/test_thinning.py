@@ -24,7 +24,7 @@ class Site:
         self.store, self.patch = store, patch
         self.now = timezone.now().replace(minute=5, second=0)
         self.move(0)
-        own_records.forget()
+        own_records.reset()
         self._flush = RecordFlusher(store) if isinstance(store, RedisStore) else int
 
     def move(self, minutes: float) -> None:
@@ -47,7 +47,7 @@ class Site:
 def site(request: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     yield Site(MemoryStore() if request.param == "memory" else RedisStore(redis_url, deadline=5.0), monkeypatch)
     monkeypatch.undo()
-    own_records.forget()
+    own_records.reset()
 
 
 def callers(taken: Sample) -> Counter[str]:

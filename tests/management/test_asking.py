@@ -39,7 +39,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    own_records.forget()  # what other tests of this process have recorded: after many, few refusals are sampled
+    own_records.reset()  # what other tests of this process have recorded: after many, few refusals are sampled
     monkeypatch.setattr("django_throttle.management.commands.throttle_explain.ANSWER_SECONDS", 0.0)
 
 
@@ -249,7 +249,7 @@ def test_what_it_cannot_read_or_leaves_out(replay: Any, tmp_path: Path) -> None:
 def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     talk = {"rate": "5/hour", "events": ["message"]}
     settings.DJANGO_THROTTLE = {"RULES": {"api": {"rate": "5/hour"}, "talk": talk}}
-    own_records.forget()
+    own_records.reset()
     count_in(MemoryStore(), monkeypatch)
     rules = {"strict": {"rate": "2/hour", "algorithm": "sliding_log"}}
     for event, said in (("", "that time$"), ("message", r"that time\. .* \(message\), which are")):
@@ -266,7 +266,7 @@ def test_what_the_site_recorded(replay: Any, settings: Any, monkeypatch: pytest.
     strict = {"refused": 2, "idents": 1, "estimate": {"refused": 2, "low": 2, "high": 2}}
     told = json.loads(replay(rules, "--recorded", "hour", "--json")[0])
     assert told == {"calls": 4, "rules": {"strict": strict}, "share": 1.0, "cut": 0}
-    own_records.forget()
+    own_records.reset()
 
 
 def test_each_candidate_is_compared_with_its_rule(settings: Any, redis_url: str) -> None:

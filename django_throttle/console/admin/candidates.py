@@ -19,7 +19,7 @@ from django.views.decorators.http import require_POST
 from django_throttle.admin.page import OfRules
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.console.models import ThrottleCandidate
-from django_throttle.console.recording.read import compared
+from django_throttle.console.recording.read import compare_candidate
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.models import ThrottleRule
@@ -114,7 +114,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
     def difference(self, row: ThrottleCandidate) -> str:
         """Return the number of calls of the last hour that only the candidate, and only the live rule, would refuse."""
         try:
-            found = compared(get_store(), row.name, row.since, shared_now())
+            found = compare_candidate(get_store(), row.name, row.since, shared_now())
         except (StoreError, InvalidSetting):
             return "–"
         return f"+{written(found.only_candidate)} −{written(found.only_live)}" if found.calls else "–"
@@ -123,7 +123,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
         now = shared_now()
         try:
-            found = compared(get_store(), row.name, row.since, now)
+            found = compare_candidate(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:
             return gettext("Nothing can be shown: {error}").format(error=translated(error))
         rows = format_html_join(

@@ -12,7 +12,7 @@ from typing import Any, Final
 from django_throttle.agent import StoreJob
 from django_throttle.console.recording import places
 from django_throttle.console.recording.cells import HOUR, MINUTE, Cell
-from django_throttle.console.recording.heavy_hitters import KEPT, KEPT_LONG, HeavyHitters
+from django_throttle.console.recording.heavy_hitters import MAX_IDENTS, MAX_MONTH_IDENTS, HeavyHitters
 from django_throttle.console.recording.places import HOURS, MINUTES
 from django_throttle.console.recording.process_rules import RulesReporter
 from django_throttle.console.recording.recorder import DecisionSample, Records, recorder
@@ -23,18 +23,18 @@ from django_throttle.stores.redis.transport import batches
 
 Sending = tuple[str, list[str], list[Any]]  # a script's name, keys and arguments
 
-MOST_MINUTES: Final = 60  # of a rule, in one call
-LONGEST_STATE: Final = 1000  # characters of a sample's state that are read
+MAX_MINUTES: Final = 60  # minutes of a rule in one call
+MAX_STATE_CHARS: Final = 1000  # of a sample's state
 
 
 class RecordFlusher:
-    """Sends records every so many ``seconds``; used by one thread, and once more at exit.
+    """Sends the records of this process. Used by one thread, and at exit.
 
-    Each sending has a number, and what was sent without an answer is sent again under the same number, so that nothing
-    counts twice. Meanwhile the recorder goes on within its bounds; what a killed process had not sent is lost.
+    Each sending has a number. A sending without a reply is repeated under its number, so that nothing counts twice.
+    Until then, the recorder keeps records within its bounds. A killed process loses the records it has not sent.
     """
 
-    seconds = 2.0
+    seconds = 2.0  #: interval
 
     def __init__(self, store: RedisStore) -> None:
         self.store = store
@@ -43,14 +43,14 @@ class RecordFlusher:
         self._report_rules = RulesReporter(store, self._uid)
 
     def __call__(self) -> None:
-        """Send what could not be sent before, and what is new. Raises StoreError; it is then sent later."""
+        """Repeat failed sendings, and send new records. Raise StoreError, and keep what failed for the next call."""
         self._report_rules()
         if self._pending:
             self._send()
         self.send(recorder.take())
 
     def end(self) -> None:
-        """The process ends: send what is left. Raises StoreError."""
+        """Send all records, because the process ends. Raise StoreError."""
         self()
         self._report_rules.end()
 
@@ -81,10 +81,10 @@ class RecordFlusher:
             by_rule.setdefault(rule, {})[minute] = cell
         rankings = dict(records.rankings)
         for rule, cells in by_rule.items():
-            left, part = iter(cells.items()), 0
-            while some := list(islice(left, MOST_MINUTES)):
-                hour, part = some[0][0] // HOUR * HOUR, part + 1
-                yield self._of_rule(rule, f"{part}", some, hour, rankings.pop((rule, hour), None))
+            remaining, part = iter(cells.items()), 0
+            while batch := list(islice(remaining, MAX_MINUTES)):
+                hour, part = batch[0][0] // HOUR * HOUR, part + 1
+                yield self._of_rule(rule, f"{part}", batch, hour, rankings.pop((rule, hour), None))
         for number, ((rule, hour), ranking) in enumerate(rankings.items()):
             yield self._of_rule(rule, f"t{number}", [], hour, ranking)
         for (stratum, slot), sample in records.samples.items():
@@ -94,7 +94,7 @@ class RecordFlusher:
     def _of_rule(
         self, rule: str, part: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None
     ) -> Sending:
-        """``part`` tells the sendings of a rule apart."""
+        """Return the sending of a rule's cells and ranking. ``part`` distinguishes the sendings of a rule."""
         newest, field = max([minute for minute, _ in cells], default=hour), f"{places.rule_tag(rule)}:{part}"
         args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
         args += [rule.encode("utf-8", "surrogatepass"), newest, len(cells)]
@@ -106,9 +106,15 @@ class RecordFlusher:
         if ranking is not None:
             ranking.cut()
             names += [places.ranking_name(rule, hour), HOURS.name(rule, hour)]
-            args += [places.RANKING_TTL_MS, places.ranking_field(hour), KEPT, KEPT_LONG, ranking.error]
+            args += [
+                places.RANKING_TTL_MS,
+                places.ranking_field(hour),
+                MAX_IDENTS,
+                MAX_MONTH_IDENTS,
+                ranking.error,
+            ]
             for ident, count in ranking.counts.items():
-                args += [places.short_of(ident), count]
+                args += [places.packed_tag(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
     def _of_sample(self, stratum: str, slot: int, sample: BoundedSample[DecisionSample]) -> Sending:
@@ -119,7 +125,7 @@ class RecordFlusher:
         args: list[Any] = [f"{stratum}:{slot % places.SLOTS}", self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
         args += [places.MAX_RECENT_ENTRIES[stratum], places.MAX_OLDER_ENTRIES[stratum]]
         args += [" ".join(map(str, (sample.bound, *sample.full)))]
-        args += [rank.to_bytes(4, "big") + packed(seen) for rank, seen in sample.entries]
+        args += [rank.to_bytes(4, "big") + packed(decision) for rank, decision in sample.entries]
         return "sample", list(map(self.store.process_key, names)), args
 
 
@@ -129,14 +135,14 @@ def records_job(store: RedisStore) -> StoreJob:
 
 
 def state_of(reply: object) -> list[int]:
-    """Return the bound of a sample and its full ranks, as sample.lua wrote them."""
+    """Return the bound of a sample and its full ranks from the reply of sample.lua."""
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
-    bound, *full = map(int, re.findall(r"\d+", text[:LONGEST_STATE]) or [RANKS])
+    bound, *full = map(int, re.findall(r"\d+", text[:MAX_STATE_CHARS]) or [RANKS])
     return [min(RANKS, max(1, bound)), *full]
 
 
-def packed(seen: DecisionSample) -> bytes:
-    """A decision of a sample as JSON, with tags in the place of idents."""
-    tags = {places.tag_of(ident): rules for ident, rules in seen.idents.items()}
-    fields = [round(seen.at, 6), *seen[1:-1], tags]
+def packed(decision: DecisionSample) -> bytes:
+    """Return a decision of a sample as JSON, with tags in place of idents."""
+    tags = {places.tag_of(ident): rules for ident, rules in decision.idents.items()}
+    fields = [round(decision.at, 6), *decision[1:-1], tags]
     return json.dumps(fields, separators=(",", ":")).encode()

@@ -1,21 +1,21 @@
-"""The idents that a rule refuses most, in bounded memory, however many there are."""
+"""Ranking of the idents that a rule refuses most, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-KEPT: Final = 32
-KEPT_LONG: Final = 4  # for a month; one more would be half a MiB of Redis where 100 rules refuse
-SLACK: Final = 4  # counters before they are cut to KEPT, times KEPT, so that cutting takes no time a refusal
+MAX_IDENTS: Final = 32
+MAX_MONTH_IDENTS: Final = 4  # one more takes half a MiB of Redis if 100 rules refuse
+CUT_FACTOR: Final = 4  # counters are cut at this factor of MAX_IDENTS, because cutting on each refusal is slow
 
 
 class HeavyHitters:
-    """Counts by ident; ``error`` is what a count may lack.
+    """Counts by ident with a maximal error.
 
     Misra and Gries, "Finding repeated elements" (1982), which counts as space-saving (Metwally et al. 2005) does. Both
-    can be merged: Agarwal et al., "Mergeable summaries" (PODS 2012). Of n refusals, with KEPT counters, a count is at
-    most ``error`` too small, never too large, and ``error`` is at most n / (KEPT + 1): whoever has more is listed.
+    can be merged: Agarwal et al., "Mergeable summaries" (PODS 2012). A count is never too large, and at most ``error``
+    too small. With n refusals, ``error`` is at most n / (MAX_IDENTS + 1), so idents with more refusals are listed.
     """
 
     __slots__ = ("counts", "error")
@@ -25,25 +25,27 @@ class HeavyHitters:
 
     def add(self, ident: str, number: int = 1) -> None:
         self.counts[ident] = self.counts.get(ident, 0) + number
-        if len(self.counts) > KEPT * SLACK:
+        if len(self.counts) > MAX_IDENTS * CUT_FACTOR:
             self.cut()
 
     def merge(self, other: HeavyHitters) -> None:
-        """Add what others counted; the errors add up."""
+        """Add the counts of another ranking. The errors add up."""
         for ident, number in other.counts.items():
             self.counts[ident] = self.counts.get(ident, 0) + number
         self.error += other.error
         self.cut()
 
     def cut(self) -> None:
-        """Keep the KEPT largest, less the largest of the others, which is what they may now lack."""
-        if len(self.counts) <= KEPT:
+        """Keep the largest counts, reduced by the largest of the others, which is added to the error."""
+        if len(self.counts) <= MAX_IDENTS:
             return
-        least = sorted(self.counts.values(), reverse=True)[KEPT]
-        self.counts = {ident: number - least for ident, number in self.counts.items() if number > least}
-        self.error += least
+        largest_removed = sorted(self.counts.values(), reverse=True)[MAX_IDENTS]
+        self.counts = {
+            ident: number - largest_removed for ident, number in self.counts.items() if number > largest_removed
+        }
+        self.error += largest_removed
 
     def largest(self) -> list[tuple[str, int, int]]:
-        """Idents with their count and what it may lack, most first."""
+        """Return the idents with their counts and the maximal error, the largest count first."""
         ranked = sorted(self.counts.items(), key=lambda pair: (-pair[1], pair[0]))
         return [(ident, number, self.error) for ident, number in ranked]

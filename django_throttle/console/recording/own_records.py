@@ -1,4 +1,4 @@
-"""What this process has recorded, where there is no Redis to keep it: for as long as it lives, within bounds."""
+"""Records of this process without a Redis, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MAX_CELLS: Final = 20_000
 _kept = Records()
 
 
-def forget() -> None:
-    """Begin anew, as a test does."""
+def reset() -> None:
+    """Remove all records, for tests."""
     global _kept
     recorder.reset()
     _kept = Records()
 
 
 def current() -> Records:
-    """Return a copy of all numbers, up to now."""
+    """Return a copy of all cells and rankings."""
     with recorder.reading:
         _take()
         return Records(
@@ -35,11 +35,11 @@ def current() -> Records:
 
 
 def samples(stratum: str, slots: range) -> list[tuple[list[int], list[tuple[int, DecisionSample]]]]:
-    """Return the state and the entries of a stratum in each of these slots, up to now."""
+    """Return the state and the entries of the sample of a stratum in each of these slots."""
     with recorder.reading:
         _take()
-        kept = [sample for slot in slots if (sample := _kept.samples.get((stratum, slot))) is not None]
-        return [([sample.bound, *sample.full], sample.entries.copy()) for sample in kept]
+        by_slot = [sample for slot in slots if (sample := _kept.samples.get((stratum, slot))) is not None]
+        return [([sample.bound, *sample.full], sample.entries.copy()) for sample in by_slot]
 
 
 def _take() -> None:
@@ -47,32 +47,32 @@ def _take() -> None:
     for key, cell in new.cells.items():
         add(_kept.cells.setdefault(key, {}), cell)
     for key, ranking in new.rankings.items():
-        if (known := _kept.rankings.get(key)) is None:
+        if (kept_ranking := _kept.rankings.get(key)) is None:
             _kept.rankings[key] = ranking
         else:
-            known.merge(ranking)
+            kept_ranking.merge(ranking)
     for key, sample in new.samples.items():
-        ours = _kept.samples.setdefault(key, BoundedSample(MAX_RECENT_ENTRIES[key[0]]))
-        ours.limit(sample.bound)
+        kept_sample = _kept.samples.setdefault(key, BoundedSample(MAX_RECENT_ENTRIES[key[0]]))
+        kept_sample.limit(sample.bound)
         for entry in sample.entries:
-            ours.offer(*entry)
-        ours.limit(RANKS, sample.full)
+            kept_sample.offer(*entry)
+        kept_sample.limit(RANKS, sample.full)
     _prune()
 
 
 def _prune() -> None:
     now = timezone.now().timestamp()
-    for of in (_kept.cells, _kept.rankings):
-        for key in [key for key in of if key[1] < now - DAY - 3600]:
-            del of[key]
-        while len(of) > MAX_CELLS:
-            del of[next(iter(of))]
+    for entries in (_kept.cells, _kept.rankings):
+        for key in [key for key in entries if key[1] < now - DAY - 3600]:
+            del entries[key]
+        while len(entries) > MAX_CELLS:
+            del entries[next(iter(entries))]
     thin_older(_kept.samples, int(now) // SLOT)
 
 
 def cells(length: int) -> dict[tuple[str, int], Cell]:
-    """By rule and the beginning of cells of this length, in seconds."""
-    found: dict[tuple[str, int], Cell] = {}
+    """Return cells of this length in seconds, by rule and beginning."""
+    merged: dict[tuple[str, int], Cell] = {}
     for (rule, minute), cell in current().cells.items():
-        add(found.setdefault((rule, minute // length * length), {}), cell)
-    return found
+        add(merged.setdefault((rule, minute // length * length), {}), cell)
+    return merged

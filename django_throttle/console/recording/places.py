@@ -1,4 +1,4 @@
-"""Where records are in Redis, for how long, and how idents stand in them."""
+"""Keys and lifetimes of records in Redis, and the tags of idents in them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from django_throttle.console.recording.cells import HOUR, MINUTE
 from django_throttle.core.key import ident_hash, secret_bytes
 
 DAY: Final = 24 * HOUR
-SLOT: Final = 10 * MINUTE  # that one sample is about
-RECENT_SLOTS: Final = 7  # whose samples are larger: those of an hour, whenever it began
+SLOT: Final = 10 * MINUTE  # period of a sample
+RECENT_SLOTS: Final = 7  # slots with larger samples: those that overlap with the last hour
 SLOTS: Final = DAY // SLOT
-MINUTES_TTL_MS: Final = (DAY + MINUTE) * 1000  # after the last of an hour
-HOURS_TTL_MS: Final = (30 * DAY + HOUR) * 1000  # after the last of a day
-RANKING_TTL_MS: Final = 2 * HOUR * 1000  # of a whole ranking: for longer, its first few are beside the hours
+MINUTES_TTL_MS: Final = (DAY + MINUTE) * 1000  # from the last minute of an hour
+HOURS_TTL_MS: Final = (30 * DAY + HOUR) * 1000  # from the last hour of a day
+RANKING_TTL_MS: Final = 2 * HOUR * 1000  # of a whole ranking; its first entries are kept with the hours
 SEEN_TTL_MS: Final = HOUR * 1000
-# Entries of a sample: of the last hour, and older.
+# Entries of a sample.
 MAX_RECENT_ENTRIES: Final = {"whole": 1080, "refused": 140}
 MAX_OLDER_ENTRIES: Final = {"whole": 16, "refused": 10}
 STRATA: Final = tuple(MAX_RECENT_ENTRIES)
 TAG_HEX: Final = 16
-RANKED_HEX: Final = 8  # of a tag in a ranking: as many as log lines have
+RANKING_TAG_HEX: Final = 8  # as in log lines
 
 
 class Span(NamedTuple):
-    """Cells of one length: that of a cell, and of the times that one key is about."""
+    """Length of cells, and of the period of a key."""
 
     letter: str
-    cell: int
-    key: int
+    cell: int  #: seconds
+    key: int  #: seconds
 
     def name(self, rule: str, at: int) -> str:
         return f"rec:{self.letter}:{rule_tag(rule)}:{at // self.key}"
@@ -42,7 +42,7 @@ HOURS: Final = Span("h", HOUR, DAY)
 
 
 def rule_tag(rule: str) -> str:
-    """What stands for a rule's name, whatever characters that has."""
+    """Return a hash of a rule's name, which may contain any characters."""
     return blake2b(rule.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -51,7 +51,7 @@ def ranking_name(rule: str, hour: int) -> str:
 
 
 def ranking_field(hour: int) -> int:
-    """Where the first few of it stand in the day's key of hours: after the cells."""
+    """Return the field of the first entries of a ranking in the key of a day's hours, after its cells."""
     return (HOURS.key + hour % HOURS.key) // HOUR
 
 
@@ -60,9 +60,9 @@ def sample_name(stratum: str, slot: int) -> str:
 
 
 def tag_of(ident: str) -> str:
-    """What stands for an ident: 16 hex characters of its keyed hash, of which log lines have the first 8.
+    """Return the tag of an ident: 16 hex characters of its keyed hash. Log lines have the first 8.
 
-    With RECORD_IDENTS the ident itself.
+    With RECORD_IDENTS, return the ident itself.
     """
     return ident if conf().RECORD_IDENTS else hashed(ident)
 
@@ -71,23 +71,23 @@ def hashed(ident: str) -> str:
     return urlsafe_b64decode(ident_hash(ident, secret_bytes(conf().KEY_SECRET)) + "==").hex()[:TAG_HEX]
 
 
-CLEAR: Final = b"clear:"
+IDENT_PREFIX: Final = b"clear:"  # of an ident that is not hashed
 
 
-def ranked_tag(ident: str) -> str:
-    """What stands for an ident in a ranking: the first 8 characters of its tag, or with RECORD_IDENTS the ident."""
-    return ident if conf().RECORD_IDENTS else hashed(ident)[:RANKED_HEX]
+def ranking_tag(ident: str) -> str:
+    """Return the tag of an ident in a ranking: 8 characters, or the ident with RECORD_IDENTS."""
+    return ident if conf().RECORD_IDENTS else hashed(ident)[:RANKING_TAG_HEX]
 
 
-def short_of(ident: str) -> bytes:
-    """The same as Redis keeps it: a hash as 4 bytes, and longer than that an ident in clear."""
+def packed_tag(ident: str) -> bytes:
+    """Return the encoding of an ident's tag in a ranking in Redis: 4 bytes of a hash, or a prefix and the ident."""
     if conf().RECORD_IDENTS:
-        return CLEAR + ident.encode("utf-8", "surrogatepass")
-    return bytes.fromhex(ranked_tag(ident))
+        return IDENT_PREFIX + ident.encode("utf-8", "surrogatepass")
+    return bytes.fromhex(ranking_tag(ident))
 
 
-def long_of(short: bytes) -> str:
-    """What ``short_of`` has made shorter."""
-    if short.startswith(CLEAR):
-        return short[len(CLEAR) :].decode("utf-8", "surrogatepass")
-    return short.hex()
+def unpacked_tag(packed: bytes) -> str:
+    """Return the tag from ``packed_tag``."""
+    if packed.startswith(IDENT_PREFIX):
+        return packed[len(IDENT_PREFIX) :].decode("utf-8", "surrogatepass")
+    return packed.hex()

@@ -1,4 +1,4 @@
-"""Reads what was recorded, of all processes; raises StoreError. Of a store in memory, what this process recorded."""
+"""Queries of records of all processes, or of this process with a memory store. They raise StoreError."""
 
 from __future__ import annotations
 
@@ -30,67 +30,60 @@ TAG: Final = re.compile(r"[0-9a-f]{8}(?:[0-9a-f]{8})?")
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Refusal):
-    """One decision of a sample. ``tag`` stands for the ident that counts under ``rule``, or under the first rule.
+    """Decision in a sample. The outcome may also be "allowed". Then the rule is "" and the reason "within".
 
-    ``outcome`` is "allowed", "refused" or "shadowed"; ``rule`` and ``reason`` explain a refusal. ``tags`` has the tag
-    by the name of each rule. ``weight`` is the number of decisions that this one represents. With RECORD_IDENTS, tags
-    are idents.
+    ``tags`` has ident hashes by the name of each rule, or idents with RECORD_IDENTS.
     """
 
-    tag: str
+    tag: str  #: of the ident under ``rule``, or under the first rule
     cost: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Decisions of a period, in their order, and the share at which each stratum was kept.
+    """Sampled decisions of a period, in the order of their times."""
 
-    ``whole`` has all calls of some callers: a share ``shares["whole"]`` of all idents, each with every call.
-    ``refused`` has a share ``shares["refused"]`` of the refusals of all idents. ``records`` has the decisions of
-    ``whole`` that were not refused, and ``refused``: their weights add up to about all decisions. ``cut`` is the number
-    of callers in ``whole`` that had too many calls, so that later ones are left out.
-    """
-
-    whole: list[Recorded]
-    refused: list[Recorded]
-    shares: Mapping[str, float]
-    cut: int = 0
+    whole: list[Recorded]  #: all calls of a share of the idents
+    refused: list[Recorded]  #: a share of the refusals of all idents
+    shares: Mapping[str, float]  #: shares of "whole" and "refused"
+    cut: int = 0  #: number of callers in ``whole`` whose later calls are left out, because there were too many
 
     @property
     def records(self) -> list[Recorded]:
-        passed = [one for one in self.whole if one.outcome != "refused"]
-        return sorted(passed + self.refused, key=lambda one: one.at)
+        """Decisions whose weights add up to about all decisions."""
+        not_refused = [decision for decision in self.whole if decision.outcome != "refused"]
+        return sorted(not_refused + self.refused, key=lambda decision: decision.at)
 
 
 def minutes(
     store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
 ) -> dict[str, list[Minute]]:
-    """Return the decisions of each rule by the minute, in the last 24 hours; minutes without a call are left out."""
+    """Return the decisions of each rule by minute, in the last 24 hours. Minutes without a call are left out."""
     return _cells(store, MINUTES, since, until, rules)
 
 
 def hours(
     store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
 ) -> dict[str, list[Minute]]:
-    """The same by the hour, of the last 30 days."""
+    """Return the decisions of each rule by hour, in the last 30 days. Hours without a call are left out."""
     return _cells(store, HOURS, since, until, rules)
 
 
 def recorded_rules(store: AnyStore, since: datetime) -> list[str]:
-    """The names of rules that decided anything since then, in order."""
+    """Return the sorted names of rules that have decided calls since then."""
     if not store.is_remote:
         return sorted({rule for rule, at in own_records.current().cells if at >= since.timestamp()})
     reply = store.call("recorded_rules", [store.process_key("rec:rules")], [int(since.timestamp()) // HOUR * HOUR])
-    return sorted([_bytes(found).decode("utf-8", "surrogatepass") for found in reply])
+    return sorted([_bytes(name).decode("utf-8", "surrogatepass") for name in reply])
 
 
 def most_refused(store: AnyStore, rule: str, hours: int = 1) -> list[tuple[str, int, int]]:
-    """The idents that a rule refused most in this hour and those before, most first: tag, count, what it may lack."""
-    now, whole = int(timezone.now().timestamp()) // HOUR * HOUR, HeavyHitters()
-    starts = [now - HOUR * age for age in range(hours)]
+    """Return the most refused idents of a rule in the last hours: tag, number of refusals, and its maximal error."""
+    this_hour, merged = int(timezone.now().timestamp()) // HOUR * HOUR, HeavyHitters()
+    starts = [this_hour - HOUR * age for age in range(hours)]
     for ranking in _rankings(store, rule, starts):
-        whole.merge(ranking)
-    return whole.largest()
+        merged.merge(ranking)
+    return merged.largest()
 
 
 def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> list[Recorded]:
@@ -98,21 +91,24 @@ def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> lis
 
     Only refusals in ``scope`` are returned, unless it is empty.
     """
-    asked, end = {ident, places.hashed(ident)}, timezone.now()
+    tag, end = places.hashed(ident), timezone.now()
     sampled = sample(store, end - timedelta(days=1), end)
-    found = {
-        (one.at, one.scope, one.method, one.rule, one.tag): one
-        for one in [*sampled.refused, *(one for one in sampled.whole if one.outcome != "allowed")]
-        if (not scope or one.scope == scope[:MAX_TEXT_CHARS])
-        and any(_is_asked(tag, asked, ident) for tag in one.tags.values())
+    refusals = [*sampled.refused, *(decision for decision in sampled.whole if decision.outcome != "allowed")]
+    unique = {
+        (refusal.at, refusal.scope, refusal.method, refusal.rule, refusal.tag): refusal
+        for refusal in refusals
+        if (not scope or refusal.scope == scope[:MAX_TEXT_CHARS])
+        and any(_is_tag_of(recorded_tag, ident, tag) for recorded_tag in refusal.tags.values())
     }
-    return sorted(found.values(), key=lambda one: one.at, reverse=True)[:limit]
+    return sorted(unique.values(), key=lambda refusal: refusal.at, reverse=True)[:limit]
 
 
-def _is_asked(tag: str, asked: set[str], ident: str) -> bool:
-    if tag in asked:
+def _is_tag_of(recorded_tag: str, ident: str, tag: str) -> bool:
+    """Return True if the recorded tag is that of an ident, which may itself be the beginning of a tag."""
+    if recorded_tag in (ident, tag):
         return True
-    return bool(TAG.fullmatch(ident)) and (tag.startswith(ident) or places.hashed(tag).startswith(ident))
+    is_tag = TAG.fullmatch(ident) is not None
+    return is_tag and (recorded_tag.startswith(ident) or places.hashed(recorded_tag).startswith(ident))
 
 
 def _cells(
@@ -121,23 +117,23 @@ def _cells(
     first, end = int(since.timestamp()) // span.cell * span.cell, until.timestamp()
     names = recorded_rules(store, since) if rules is None else list(dict.fromkeys(rules))
     if not store.is_remote:
-        found = own_records.cells(span.cell)
-        cells = {name: sorted((at, cell) for (rule, at), cell in found.items() if rule == name) for name in names}
+        own_cells = own_records.cells(span.cell)
+        cells = {name: sorted((at, cell) for (rule, at), cell in own_cells.items() if rule == name) for name in names}
     else:
-        cells = _fetched(store, span, first, end, names)
+        cells = _fetch_cells(store, span, first, end, names)
     return {name: [minute_of(at, cell) for at, cell in cells[name] if first <= at < end] for name in names}
 
 
-def _fetched(
+def _fetch_cells(
     store: RedisStore, span: Span, first: int, end: float, names: Sequence[str]
 ) -> dict[str, list[tuple[int, dict[int, int]]]]:
     starts = range(first // span.key * span.key, max(first, int(end)) + 1, span.key)
-    asked = [(name, start) for name in names for start in starts]
+    keys = [(name, start) for name in names for start in starts]
     cells: dict[str, list[tuple[int, dict[int, int]]]] = {name: [] for name in names}
-    calls: list[Sending] = [("read_cells", [store.process_key(span.name(*one))], []) for one in asked]
-    for (name, start), reply in zip(asked, _replies(store, calls), strict=True):
+    calls: list[Sending] = [("read_cells", [store.process_key(span.name(*key))], []) for key in keys]
+    for (name, start), reply in zip(keys, _replies(store, calls), strict=True):
         fields = {int(field) * span.cell: cell for field, cell in zip(reply[::2], reply[1::2], strict=True)}
-        # After the cells of a day are its rankings.
+        # Fields beyond the span are rankings.
         cells[name] += [(start + at, unpacked(_bytes(cell))) for at, cell in sorted(fields.items()) if at < span.key]
     return cells
 
@@ -151,12 +147,11 @@ def _replies(store: RedisStore, calls: Sequence[Sending]) -> Iterator[Any]:
 
 def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[HeavyHitters]:
     if not store.is_remote:
-        own = own_records.current().rankings
+        own_rankings = own_records.current().rankings
         for start in starts:
-            if ranking := own.get((rule, start)):
-                yield HeavyHitters(
-                    {places.ranked_tag(one): count for one, count in ranking.counts.items()}, ranking.error
-                )
+            if ranking := own_rankings.get((rule, start)):
+                counts = {places.ranking_tag(ident): count for ident, count in ranking.counts.items()}
+                yield HeavyHitters(counts, ranking.error)
         return
     calls = []
     for start in starts:
@@ -166,40 +161,44 @@ def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[Hea
 
 
 def _ranking(packed: bytes) -> HeavyHitters:
-    """A ranking as record.lua wrote it; an ident has its length before it."""
+    """Return a ranking from the encoding of record.lua, where the length of an ident precedes it."""
     counts: dict[str, int] = {}
     error, at = number_at(packed, 0)
     while at < len(packed):
         count, at = number_at(packed, at)
         length, at = number_at(packed, at)
-        counts[places.long_of(packed[at : at + length])] = count
+        counts[places.unpacked_tag(packed[at : at + length])] = count
         at += length
     return HeavyHitters(counts, error)
 
 
 def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
-    """Decisions from then until then, of the last 24 hours."""
+    """Return the sampled decisions of a period within the last 24 hours."""
     strata, shares, cut = {}, {}, {}
     first, end = since.timestamp(), until.timestamp()
     for stratum in places.STRATA:
         bound, full, entries = _entries(store, stratum, since, until)
         shares[stratum] = bound / RANKS
         decisions = [(rank, _recorded(entry, RANKS / bound)) for rank, entry in entries if rank < bound]
-        kept = [(rank, one) for rank, one in decisions if one is not None and first <= one.at.timestamp() < end]
-        strata[stratum] = sorted([one for _, one in kept], key=lambda one: one.at)
-        cut[stratum] = len(full.intersection([rank for rank, _ in kept]))
+        in_period = [
+            (rank, decision)
+            for rank, decision in decisions
+            if decision is not None and first <= decision.at.timestamp() < end
+        ]
+        strata[stratum] = sorted([decision for _, decision in in_period], key=lambda decision: decision.at)
+        cut[stratum] = len(full.intersection([rank for rank, _ in in_period]))
     return Sample(strata["whole"], strata["refused"], shares, cut["whole"])
 
 
 def _entries(
     store: AnyStore, stratum: str, since: datetime, until: datetime
 ) -> tuple[int, set[int], list[tuple[int, bytes]]]:
-    """Return the lowest bound of any slot, which holds for all; all full ranks; and the entries with their ranks."""
+    """Return the lowest bound of the slots, which applies to all, their full ranks, and their entries with ranks."""
     first = max(since.timestamp(), timezone.now().timestamp() - places.SLOTS * places.SLOT)
     slots = range(int(first) // places.SLOT, int(until.timestamp()) // places.SLOT + 1)
     if not store.is_remote:
         samples = [
-            (state, [(rank, packed(seen)) for rank, seen in entries])
+            (state, [(rank, packed(decision)) for rank, decision in entries])
             for state, entries in own_records.samples(stratum, slots)
         ]
     else:
@@ -220,52 +219,47 @@ def _recorded(entry: bytes, weight: float) -> Recorded | None:
         at, scope, method, event, outcome, rule, reason, cost, idents = json.loads(entry)
         tags = {name: tag for tag, names in idents.items() for name in names}
         tag = tags.get(rule) or next(iter(idents), "")
-        when = datetime.fromtimestamp(at, UTC)
+        time = datetime.fromtimestamp(at, UTC)
     except (ValueError, TypeError, AttributeError, OverflowError):
-        return None  # a foreign value
-    return Recorded(when, scope, method, event, rule, reason, outcome, tags, weight, tag, cost)
+        return None  # not written by this package
+    return Recorded(time, scope, method, event, rule, reason, outcome, tags, weight, tag, cost)
 
 
-def _bytes(found: object) -> bytes:
-    return found if isinstance(found, bytes) else str(found).encode("utf-8", "surrogateescape")
-
-
-__all__ = ["Minute", "Recorded", "Sample", "hours", "minutes", "most_refused", "recent", "recorded_rules", "sample"]
+def _bytes(reply: object) -> bytes:
+    return reply if isinstance(reply, bytes) else str(reply).encode("utf-8", "surrogateescape")
 
 
 class SharedRefusals(NamedTuple):
-    """The calls for which one of both rules holds, and how many of them it refused."""
+    """Refusals by one rule, of the calls for which it decides."""
 
     calls: int
     refused: int
 
     @property
     def in_words(self) -> str:
-        told = {"refused": self.refused, "calls": self.calls}
+        values = {"refused": self.refused, "calls": self.calls}
         if not self.calls:
-            return translatable("{refused:,} of {calls:,}", **told)
-        return translatable("{refused:,} of {calls:,}, {share:.1%}", share=self.refused / self.calls, **told)
+            return translatable("{refused:,} of {calls:,}", **values)
+        return translatable("{refused:,} of {calls:,}, {share:.1%}", share=self.refused / self.calls, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Calls that both saw, and those that either would refuse; what was really refused is said by halves.
-
-    ``points`` has for each minute when it began, and how many calls the live rule and the candidate would refuse.
-    ``affected`` are the tags of the idents that the candidate would refuse most, with how often.
-    """
+    """Comparison of a candidate with its live rule."""
 
     calls: int
-    both: int
-    only_live: int
-    only_candidate: int
+    both: int  #: calls that both would refuse
+    only_live: int  #: calls that only the live rule would refuse
+    only_candidate: int  #: calls that only the candidate would refuse
     of_live: SharedRefusals
     of_candidate: SharedRefusals
+    #: Beginning of each minute, and the calls that the live rule and the candidate would refuse.
     points: tuple[tuple[datetime, int, int], ...]
+    #: Tags of the idents that the candidate would refuse most, and the number of refusals.
     affected: tuple[tuple[str, int], ...]
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Each number with its name, for a table."""
+        """Yield the name and the text of each number, for a table."""
         yield translatable("Calls"), translatable("{:,}", self.calls)
         yield translatable("Both would refuse"), translatable("{:,}", self.both)
         yield translatable("Only the live rule would"), translatable("{:,}", self.only_live)
@@ -283,25 +277,27 @@ class Comparison:
         }
 
 
-def compared(store: AnyStore, live: str, since: datetime, until: datetime) -> Comparison:
-    """Both rules over the same calls, of the minutes in which the candidate counted. Raises StoreError."""
-    beside = candidate_name(live)
-    found = minutes(store, since, until, [live, beside])
-    ours = {one.at: one for one in found.get(beside, [])}
-    theirs = {one.at: one for one in found.get(live, []) if one.at in ours}
-    candidate, rule = total(ours.values()), total(theirs.values())
+def compare_candidate(store: AnyStore, live_name: str, since: datetime, until: datetime) -> Comparison:
+    """Compare a live rule with its candidate, over the minutes in which the candidate decided. Raise StoreError."""
+    name = candidate_name(live_name)
+    cells = minutes(store, since, until, [live_name, name])
+    candidate_minutes = {minute.at: minute for minute in cells.get(name, [])}
+    live_minutes = {minute.at: minute for minute in cells.get(live_name, []) if minute.at in candidate_minutes}
+    candidate, live = total(candidate_minutes.values()), total(live_minutes.values())
     return Comparison(
         calls=candidate.calls,
         both=candidate.both,
-        only_live=max(0, _refusing(rule) - candidate.both),
-        only_candidate=max(0, _refusing(candidate) - candidate.both),
-        of_live=SharedRefusals(candidate.calls - candidate.enforced, sum(rule.refused.values())),
+        only_live=max(0, _refusals(live) - candidate.both),
+        only_candidate=max(0, _refusals(candidate) - candidate.both),
+        of_live=SharedRefusals(candidate.calls - candidate.enforced, sum(live.refused.values())),
         of_candidate=SharedRefusals(candidate.enforced, sum(candidate.refused.values())),
-        points=tuple([(at, _refusing(theirs.get(at)), _refusing(one)) for at, one in ours.items()]),
-        affected=tuple((tag, count) for tag, count, _ in most_refused(store, beside)),
+        points=tuple(
+            [(at, _refusals(live_minutes.get(at)), _refusals(minute)) for at, minute in candidate_minutes.items()]
+        ),
+        affected=tuple((tag, count) for tag, count, _ in most_refused(store, name)),
     )
 
 
-def _refusing(minute: Minute | None) -> int:
-    """How many calls the rule refused, or would have."""
+def _refusals(minute: Minute | None) -> int:
+    """Return the number of calls that a rule refused, or would have refused as a shadow rule."""
     return 0 if minute is None else minute.shadowed + sum(minute.refused.values())

@@ -9,7 +9,7 @@ from typing import Final
 from django.db import DatabaseError
 
 from django_throttle.console.models import ThrottleCandidate
-from django_throttle.console.recording.read import compared
+from django_throttle.console.recording.read import compare_candidate
 from django_throttle.core.texts import translatable
 from django_throttle.local.shared_clock import shared_now
 from django_throttle.management import ShellCommand, check_found, remote_store, unreadable
@@ -36,7 +36,7 @@ class Command(ShellCommand):
         if name is not None:
             rows = rows.filter(name=name) if is_text(name) else rows.none()
         try:
-            comparisons = [(row, compared(store, row.name, row.since, now)) for row in rows]
+            comparisons = [(row, compare_candidate(store, row.name, row.since, now)) for row in rows]
             check_found(comparisons, name)
         except DatabaseError as error:
             raise unreadable(error) from error
