@@ -480,7 +480,7 @@ def _unknown_callers(ours: int | None) -> Iterator[CheckMessage]:
 
 @settings_check()
 def check_rates(raw: RawSettings) -> list[CheckMessage]:
-    """Report invalid rates of REST framework, if a drop-in throttle reads them."""
+    """Report invalid rates of REST framework, if a drop-in throttle reads them, and rates that no throttle reads."""
     if not _drf_setting("DEFAULT_THROTTLE_RATES", {}):
         return []
     from django_throttle.drf.drop_ins import read_rate
@@ -491,7 +491,15 @@ def check_rates(raw: RawSettings) -> list[CheckMessage]:
             read_rate(rate)
         except InvalidRate as error:
             wrong.append(mistake("E004", f"DEFAULT_THROTTLE_RATES of REST framework, scope {scope!r}: {error}"))
-    return wrong if wrong and (is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN)) else []
+    if is_for_all_views(DROP_IN) or _is_on_a_view(DROP_IN):
+        return wrong
+    rates, views = _drf_setting("DEFAULT_THROTTLE_RATES", {}), [view for _, view in _views()]
+    throttles = list(_throttles_in_use())
+    are_rules = bool(throttles) and all(inherits([kind], RULE_THROTTLE) for kind in throttles)
+    if any(rates.values()) and are_rules and not any(map(chooses_throttles, views)):
+        message = f"DEFAULT_THROTTLE_RATES of REST framework limit nothing, as {RULE_THROTTLE} does not read them"
+        return [warning("W089", message, f"Write them as rules, or use {DROP_IN.rpartition('.')[0]}.UserRateThrottle.")]
+    return []
 
 
 @settings_check()

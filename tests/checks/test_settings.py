@@ -251,6 +251,9 @@ def test_rates_of_rest_framework(settings: Any) -> None:
         errors = project.check_rates(None)
         assert {message.id for message in errors} <= {"django_throttle.E004"}
         assert [str(message.msg).split("'")[1] for message in errors] == wanted
+    settings.REST_FRAMEWORK = {**rates, "DEFAULT_THROTTLE_CLASSES": ["django_throttle.drf.RuleThrottle"]}
+    settings.ROOT_URLCONF = ()
+    assert [message.id for message in project.check_rates(None)] == ["django_throttle.W089"]
 
 
 BY_ADDRESS = {"RULES": {"api": {"rate": "5/min"}, "all": {"rate": "5/min", "key": "everyone"}}}
