@@ -34,24 +34,24 @@ URL_NAME: Final = "django_throttle_explain"
 RESET_NAME: Final = "django_throttle_explain_reset"
 PAGE_ROWS: Final = 200
 FIELDS: Final = ("ident", "scope", "method", "event")
-LONGEST: Final = 300  # characters of a field
+MAX_FIELD_CHARS: Final = 300
 RELIEF: Final = {"effect": "multiply", "factor": "2", "lasting": "7200"}
 SUBJECTS: Final = ("user", "ip", "tenant", "api_key")
-RESETS: Final = "django_throttle.add_throttleoverride"  # who may relieve somebody
+RESET_PERMISSION: Final = "django_throttle.add_throttleoverride"
 
 
 @admin.register(ThrottleExplanation)
 class ThrottleExplanationAdmin(PageEntry):
-    """The entry of this page."""
+    """Entry of this page on the admin's index."""
 
     page = URL_NAME
 
 
 def explain_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
-    """The page, for those who may see the rules; ``?ident``, ``scope``, ``method`` and ``event`` say what is asked."""
-    asked = {name: request.GET.get(name, "").strip()[:LONGEST] for name in FIELDS}
-    about = {
-        "asked": asked,
+    """Return the page, for staff who may view rules. The query has ``ident``, ``scope``, ``method`` and ``event``."""
+    query = {name: request.GET.get(name, "").strip()[:MAX_FIELD_CHARS] for name in FIELDS}
+    context = {
+        "query": query,
         "events": event_labels(),
         "keys": example_rows(),
         "reset_url": reverse(f"{rules.admin_site.name}:{RESET_NAME}"),
@@ -61,18 +61,18 @@ def explain_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpR
         request,
         "django_throttle/throttlerule/explain",
         gettext("Why is a caller refused?"),
-        lambda: {**about, **(_answered(request, asked) if asked["ident"] else {})},
+        lambda: {**context, **(_explanation_context(request, query) if query["ident"] else {})},
     )
 
 
 def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
-    """Make the budgets of one caller full again; for those who may add overrides."""
-    if not (rules.has_view_permission(request) and request.user.has_perm(RESETS)):
+    """Reset the budgets of a caller, for staff who may add overrides."""
+    if not (rules.has_view_permission(request) and request.user.has_perm(RESET_PERMISSION)):
         raise PermissionDenied
-    asked = {name: request.POST.get(name, "").strip()[:LONGEST] for name in FIELDS}
+    query = {name: request.POST.get(name, "").strip()[:MAX_FIELD_CHARS] for name in FIELDS}
     try:
         store, snapshot = get_store(), rulebook.current()
-        explanation = explain_caller(store, snapshot, HypotheticalCall(), asked["ident"]).explanation
+        explanation = explain_caller(store, snapshot, HypotheticalCall(), query["ident"]).explanation
         if explanation is None:
             raise ValidationError(gettext("Nobody knows whose this is: ask by the identity itself."))
         idents: dict[str, list[Rule]] = {}
@@ -80,62 +80,72 @@ def reset_view(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
             counting = explained.counting
             if not counting.rule.holds_slots:
                 idents.setdefault(explained.outcome.ident, []).append(counting.effective or counting.rule)
-        for ident, some in idents.items():
-            if ident == explanation.caller.name:  # what others share with the caller stays
-                Limiter(dict.fromkeys(some), store).reset(ident)
+        for ident, counting_rules in idents.items():
+            if ident == explanation.caller.name:  # budgets that are shared with other callers stay
+                Limiter(dict.fromkeys(counting_rules), store).reset(ident)
     except (StoreError, InvalidSetting, DatabaseError) as error:
-        said = gettext("Nothing was reset: {error}").format(error=translated(error))
-        rules.message_user(request, said, messages.ERROR)
+        message = gettext("Nothing was reset: {error}").format(error=translated(error))
+        rules.message_user(request, message, messages.ERROR)
     except ValidationError as error:
         rules.message_user(request, joined(error.messages), messages.ERROR)
     else:
         name = explanation.caller.name
-        said = gettext("The budgets of {name} are full again.").format(name=name)
-        rules.message_user(request, said, messages.SUCCESS)
+        message = gettext("The budgets of {name} are full again.").format(name=name)
+        rules.message_user(request, message, messages.SUCCESS)
         rules.log_change(request, ThrottleRule(name=name[:100]), f"Reset the budgets of {name[:200]}.")
-    return HttpResponseRedirect(f"{reverse(f'{rules.admin_site.name}:{URL_NAME}')}?{urlencode(asked)}")
+    return HttpResponseRedirect(f"{reverse(f'{rules.admin_site.name}:{URL_NAME}')}?{urlencode(query)}")
 
 
-def _answered(request: HttpRequest, asked: dict[str, str]) -> dict[str, object]:
+def _explanation_context(request: HttpRequest, query: dict[str, str]) -> dict[str, object]:
+    """Return the context of the template, or that of its error."""
     try:
-        call = HypotheticalCall(asked["scope"], asked["method"].upper(), asked["event"])
-        found = explain_caller(get_store(), rulebook.current(), call, asked["ident"])
+        call = HypotheticalCall(query["scope"], query["method"].upper(), query["event"])
+        caller = explain_caller(get_store(), rulebook.current(), call, query["ident"])
+        explanation = caller.explanation
+        row_text = "".join(row_texts([explanation.caller.name], request.user).values()) if explanation else ""
     except ValidationError as error:
         return {"mistake": joined(error.messages)}
     except (InvalidSetting, ValueError) as error:
         return {"mistake": capitalised(translated(error))}
     except (StoreError, DatabaseError) as error:
         return {"failure": translated(error)}
-    told, events = found.explanation, {**dict(event_labels()), "": gettext("Calls")}  # of functions
-    shows = request.user.has_perm("django_throttle.view_throttleoverride")
-    relieves = request.user.has_perm(RESETS)
+    events = {**dict(event_labels()), "": gettext("Calls")}  # calls of functions have no event
+    may_view_overrides = request.user.has_perm("django_throttle.view_throttleoverride")
+    may_add_overrides = request.user.has_perm(RESET_PERMISSION)
     return {
-        "found": found,
+        "caller": caller,
         "is_recorded": refusals.find_refusals is not None,
         "recent": [
-            (times, one, events.get(one.event, one.event), translated(REASONS.get(one.reason, one.reason)))
-            for times, one in found.refusal_groups
+            (times, last, events.get(last.event, last.event), translated(REASONS.get(last.reason, last.reason)))
+            for times, last in caller.refusal_groups
         ],
-        "told": told,
-        "sentence": translated(found.sentence),
-        "row": row_texts([told.caller.name], request.user).get(told.caller.name, "") if told else "",
-        "rules": [_row(one) for one in told.rules[:PAGE_ROWS]] if told else (),
-        "hidden": max(0, len(told.rules) - PAGE_ROWS) if told else 0,
-        "others": _rules_by_reason(told.others) if told else (),
-        "overrides": [(row, translated(row.meaning), row.until) for row in found.rows] if shows else (),
-        "relief": _relief(found, told) if relieves and told else "",
-        "may_reset": relieves and told is not None,
+        "explanation": explanation,
+        "sentence": translated(caller.sentence),
+        "row_text": row_text,
+        "rules": [_rule_row(state) for state in explanation.rules[:PAGE_ROWS]] if explanation else (),
+        "hidden": max(0, len(explanation.rules) - PAGE_ROWS) if explanation else 0,
+        "others": _rules_by_reason(explanation.others) if explanation else (),
+        "overrides": [(row, translated(row.meaning), row.until) for row in caller.rows] if may_view_overrides else (),
+        "relief": _relief(caller, explanation) if may_add_overrides and explanation else "",
+        "may_reset": may_add_overrides and explanation is not None,
         "sees_sockets": request.user.has_perm("django_throttle.view_throttleconnection"),
     }
 
 
-def _row(one: RuleState) -> dict[str, object]:
-    number = one.counting.override.number if one.counting.override else None
-    full = translated(in_short(one.outcome.reset_after)) if one.outcome.reset_after else gettext("now")
-    numbers = {"used": written(one.used), "limit": written(one.outcome.limit)}
-    said = {"verdict": VERDICTS[one.verdict], "why": one.why, "assumed": one.counting.assumed}
-    told = {name: translated(text) for name, text in said.items()}
-    return {"one": one, "name": one.outcome.rule, "full": full, "override": number, **told, **numbers}
+def _rule_row(state: RuleState) -> dict[str, object]:
+    """Return the row of a rule that counts the call."""
+    override, reset_after = state.counting.override, state.outcome.reset_after
+    return {
+        "name": state.outcome.rule,
+        "css_class": state.verdict,
+        "verdict": translated(VERDICTS[state.verdict]),
+        "used": written(state.used),
+        "limit": written(state.outcome.limit),
+        "full": translated(in_short(reset_after)) if reset_after else gettext("now"),
+        "why": translated(state.why),
+        "override": override.number if override else None,
+        "assumed": translated(state.counting.assumed),
+    }
 
 
 def _rules_by_reason(others: Iterable[NotCounting]) -> list[tuple[str, str]]:
@@ -146,15 +156,15 @@ def _rules_by_reason(others: Iterable[NotCounting]) -> list[tuple[str, str]]:
     return [(why, ", ".join(rules)) for why, rules in names.items()][:PAGE_ROWS]
 
 
-def _relief(found: CallerExplanation, told: Explanation) -> str:
-    """The query of the form of a new override for this caller; empty where overrides have no such subject."""
-    kind, _, value = told.caller.name.partition(":")
+def _relief(caller: CallerExplanation, explanation: Explanation) -> str:
+    """Return the query of the form of a new override for this caller, or "" if no override can be for it."""
+    kind, _, value = explanation.caller.name.partition(":")
     value = KEY_HASH_PREFIX + value if kind == "api_key" else value  # an ident has only the hash
     if kind not in SUBJECTS or not value:
         return ""
-    refusing = told.refusing or found.refused_by
-    scope = told.call.scope or next((refusal.scope for refusal in found.recent), "")
+    refusing = explanation.refusing or caller.refused_by
+    scope = explanation.call.scope or next((refusal.scope for refusal in caller.recent), "")
     at = gettext("429 on {scope}, rule {rules}, ref {tag}") if scope else gettext("429 by rule {rules}, ref {tag}")
-    reason = at.format(scope=scope, rules=", ".join(refusing) or "*", tag=found.tag)
+    reason = at.format(scope=scope, rules=", ".join(refusing) or "*", tag=caller.tag)
     rules = ",".join(refusing) or "*"
     return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})

@@ -95,7 +95,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
         css = {"all": ("throttle_console/console.css",)}
 
     form = CandidateForm
-    list_display = ("name", "in_words", "difference", "share", "starts_at", "created_by", "created_at")
+    list_display = ("name", "in_words", "difference", "share", "starts_at", "created_by")
     search_fields = ("name",)
     fields = ("name", "in_words", "live", "comparison", "share", "starts_at", "edit_reason", "created_by", "created_at")
     readonly_fields = ("name", "in_words", "live", "comparison", "created_by", "created_at")
