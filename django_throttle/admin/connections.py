@@ -1,4 +1,4 @@
-"""The admin's page of open connections: what every process holds, now, and a way to close it."""
+"""The admin's page of open connections of all processes, which can be closed there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_OVERVIEW: Final = SocketOverview((), (), (), 0)
 
 @admin.register(ThrottleConnection)
 class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """One page, which processes fill in when they are asked; there is no table behind it."""
+    """Page of open connections. Processes list them on request; there is no table."""
 
     def get_urls(self) -> list[URLPattern]:
         view, close = require_http_methods(["GET", "HEAD"])(self.changelist_view), require_POST(self.close_view)
@@ -54,11 +54,11 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_close_permission(self, request: HttpRequest) -> bool:
-        """Whoever may close may see, too: nobody closes what is not on the page."""
+        """Return True if the user may close connections. The page must be visible to the user, too."""
         return self.has_view_permission(request) and request.user.has_perm("django_throttle.close_throttleconnection")
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The page; with ``?part`` what it asks for every two seconds."""
+        """Return the page, or with ``?part`` the rows that it loads every two seconds."""
         search = _search_text(request.GET.get("q"))
         about = {
             "close_url": reverse(f"{self.admin_site.name}:{URL_NAME}_close"),
@@ -72,7 +72,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         )
 
     def close_view(self, request: HttpRequest) -> HttpResponse:
-        """Close one connection, or all of an identity, of those that processes list at this moment."""
+        """Close a listed connection, or all listed connections of an ident."""
         if not self.has_close_permission(request):
             raise PermissionDenied
         search = _search_text(request.POST.get("q"))
@@ -88,7 +88,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{URL_NAME}_changelist") + query)
 
     def _send_close(self, request: HttpRequest, search: str) -> str:
-        """What was asked for, in words; empty when there is no such thing."""
+        """Close the connections, and return a sentence about it. Return "" if they are not listed."""
         found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
         if isinstance(found, ListedSocket):
             message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, reason=CLOSED)
@@ -134,7 +134,7 @@ def _overview_context(request: HttpRequest, search: str) -> dict[str, object]:
 
 
 def _listed(search: str, uid: str, socket: str, tag: str) -> ListedSocket | Ident | None:
-    """What is on the page under these names; processes get a moment to say that they still have it."""
+    """Return the listed socket or ident. Wait for the answers of processes."""
     for overview in poll_overview(get_store(), search, ANSWER_SECONDS):
         for row in overview.connections:
             if socket and (row.uid, row.id) == (uid, socket):
@@ -146,7 +146,7 @@ def _listed(search: str, uid: str, socket: str, tag: str) -> ListedSocket | Iden
 
 
 def _in_words(seconds: float) -> str:
-    """Such as "5 s", "12 min" or "3 h 5 min"."""
+    """Return seconds in words, such as "5 s", "12 min" or "3 h 5 min"."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

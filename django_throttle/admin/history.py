@@ -1,4 +1,4 @@
-"""The admin's pages of the history: the list, one edit with its JSON, and taking it back."""
+"""The admin's pages of changes: the list, an edit with its JSON, and *Revert*."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODELS = {"rule": ThrottleRule, "override": ThrottleOverride, "candidate": Throt
 
 
 def _may(request: HttpRequest, kind: str, *actions: str) -> bool:
-    """Whether this person has all these permissions on rows of this kind."""
+    """Return True if the user has all these permissions on rows of this kind."""
     meta = MODELS[kind]._meta
     names = [f"{meta.app_label}.{get_permission_codename(action, meta)}" for action in actions]
     return bool(request.user.has_perms(names))
@@ -38,7 +38,7 @@ def _may_view(request: HttpRequest, kind: str) -> bool:
 
 
 def may_revert(request: HttpRequest, change: ThrottleChange) -> bool:
-    """Whether this person may take this edit back: change rows, and add or delete one where that takes it."""
+    """Return True if the user may revert this edit, which may add or delete a row."""
     if not history.is_revertible(change):
         return False
     more = ("delete",) if change.before is None else ("add",) if change.after is None else ()
@@ -46,7 +46,7 @@ def may_revert(request: HttpRequest, change: ThrottleChange) -> bool:
 
 
 class RevertibleChangeList(ChangeList):
-    """A page of the list, whose rows know whether this person may take them back."""
+    """Page of the list that sets ``may_revert`` of its rows."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -56,7 +56,7 @@ class RevertibleChangeList(ChangeList):
 
 @admin.register(ThrottleChange)
 class ThrottleChangeAdmin(ListAdmin):
-    """What was edited, for those who may see rules or overrides; nothing here is edited, but edits are taken back."""
+    """Edits, for staff who may view rules or overrides. Lines are not edited, but edits can be reverted."""
 
     list_display = ("at", "edit", "words_and_reason", "by", "undo")
     list_filter = ("kind", "at")
@@ -105,7 +105,7 @@ class ThrottleChangeAdmin(ListAdmin):
         return [path("<int:pk>/revert/", view, name="django_throttle_revert"), *super().get_urls()]
 
     def revert_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Take one edit back; where the row has changed since, ask first."""
+        """Revert an edit. If the row has changed since, ask first."""
         change = get_object_or_404(self.get_queryset(request), pk=pk)
         if not may_revert(request, change):
             raise PermissionDenied

@@ -55,7 +55,7 @@ MOST_NAMES: Final = 30
 
 
 class OverrideForm(RowForm):
-    """One override."""
+    """Form of an override."""
 
     lasting = forms.ChoiceField(
         label=gettext_lazy("How long"),
@@ -90,7 +90,7 @@ class OverrideForm(RowForm):
             self.fields["lasting"].choices = (*DURATIONS, (END_NOW, gettext("End it now")))  # type: ignore[attr-defined]
 
     def clean_rules(self) -> tuple[str, ...]:
-        """Refuse unknown names, but those that the override had already."""
+        """Raise ValidationError for unknown rules, except those that the override had before."""
         names: tuple[str, ...] = self.cleaned_data["rules"]
         wrong = misspelt((name for name in names if name not in self.instance.rules), self.known)
         if wrong:
@@ -119,7 +119,7 @@ def _now() -> datetime:
 
 
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
-    """Escaped, as the admin shows help as HTML and names are typed by people."""
+    """Return the help text with the names of rules, escaped, because the admin shows help texts as HTML."""
     names = sorted(rule.name for rule in rules)
     shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
     known = gettext("Rules: {names}.").format(names=shown) if names else gettext("There are no rules yet.")
@@ -173,7 +173,7 @@ def set_row_texts(overrides: Collection[ThrottleOverride], request: HttpRequest)
 
 @admin.register(ThrottleOverride)
 class ThrottleOverrideAdmin(ListAdmin):
-    """The list of overrides, the form, and actions that end and extend."""
+    """Overrides: the list, the form, and actions that end and extend them."""
 
     class Media:
         js = ("django_throttle/override.js",)
@@ -227,7 +227,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
-        """End those in force; they stay in the list, as expired."""
+        """End overrides that are in force. They stay in the list of expired ones."""
         now = _now()
         ends = {row: now for row in queryset if row.lasts(now)}
         said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
@@ -235,7 +235,7 @@ class ThrottleOverrideAdmin(ListAdmin):
 
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
-        """Extend from their end, or from now where it has passed; those without an end stay as they are."""
+        """Extend overrides from their end, or from now if it has passed. Leave those without an end."""
         now = _now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
         said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
@@ -263,7 +263,7 @@ class ThrottleOverrideAdmin(ListAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[ThrottleOverride], search_term: str
     ) -> tuple[QuerySet[ThrottleOverride], bool]:
-        """Also by the name of a user, whose id is stored, and by an address that a network contains."""
+        """Search also by the name of a user, and by an address in a network."""
         found, may_repeat = super().get_search_results(request, queryset, search_term)
         typed = search_term.strip()
         if not typed:
@@ -272,7 +272,7 @@ class ThrottleOverrideAdmin(ListAdmin):
         return found | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Without ``lasting`` for those who may not change it, and without what is unknown until it is saved."""
+        """Return the fieldsets without ``lasting`` for staff who may not change it, and without unsaved fields."""
         may_change = obj is None or self.has_change_permission(request, obj)
         hidden = UNSAVED_FIELDS if obj is None else frozenset(() if may_change else ("lasting",))
         found = super().get_fieldsets(request, obj)

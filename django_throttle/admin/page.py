@@ -1,4 +1,4 @@
-"""A page of the admin that is neither a form nor a list of Django's."""
+"""Pages of the admin that are not forms or lists of models."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ from django_throttle.translated import capitalised, gettext
 
 
 def event_labels() -> list[tuple[str, str]]:
-    """The events and how they are called."""
+    """Return the events with their labels."""
     return [(event, capitalised(gettext(noun))) for event, noun in NOUNS.items()]
 
 
 def shown_page(
-    of: ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: Callable[[], Mapping[str, object]]
+    model_admin: ModelAdmin[Any],
+    request: HttpRequest,
+    template: str,
+    title: str,
+    context: Callable[[], Mapping[str, object]],
 ) -> HttpResponse:
-    """The page, for those who may see the rows of ``of``; nobody keeps it. Raises PermissionDenied for others.
+    """Return a page that is not cached, for staff who may view the model. Raise PermissionDenied for others.
 
-    ``context`` is what the template is told besides, asked for only where the page is shown.
+    ``context`` returns the page's own part of the template's context.
     """
-    if not of.has_view_permission(request):
+    if not model_admin.has_view_permission(request):
         raise PermissionDenied
-    request.current_app = of.admin_site.name
-    told = {**of.admin_site.each_context(request), "title": title, "opts": of.model._meta, **context()}
-    response = TemplateResponse(request, f"admin/{template}.html", told)
+    request.current_app = model_admin.admin_site.name
+    shared = {**model_admin.admin_site.each_context(request), "title": title, "opts": model_admin.model._meta}
+    response = TemplateResponse(request, f"admin/{template}.html", {**shared, **context()})
     response["Cache-Control"] = "no-store"
     return response
 
 
 class OfRules(ModelAdmin):  # type: ignore[type-arg]
-    """Pages for those who may see the rules, where nothing is added."""
+    """Pages for staff who may view rules, without an "Add" button."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return self.has_view_permission(request)

@@ -85,10 +85,10 @@ def preview_options(of: type[Options]) -> dict[str, object]:
 
 
 class RowForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form whose fields have one message each: what the field says, else what the row says of it."""
+    """Form with one error for each field: that of the form field, or else that of the model."""
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """In the list, a row shows few fields; what is wrong with another one is said of the whole row."""
+        """Add errors of fields that a row of the list does not have to the whole row."""
         found = error.error_dict if hasattr(error, "error_dict") else {field: error}
         for name, errors in found.items():
             if name is None or name == NON_FIELD_ERRORS or name not in self.fields:
@@ -98,7 +98,7 @@ class RowForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def reason_field() -> forms.CharField:
-    """Why a row is edited."""
+    """Return the field for the reason of an edit."""
     text = gettext_lazy("Kept in the history, for whoever asks why it was changed. May be empty.")
     return forms.CharField(
         label=gettext_lazy("Why this edit"), required=False, max_length=1000, help_text=text, widget=WIDE
@@ -106,7 +106,7 @@ def reason_field() -> forms.CharField:
 
 
 class RuleForm(RowForm):
-    """A form of a rule: a field for each option of the table, or for those that are ``shown``."""
+    """Form of a rule with a field for each option of the table, or for those in ``shown``."""
 
     shown: ClassVar[tuple[str, ...]] = ()
 
@@ -125,7 +125,7 @@ class RuleForm(RowForm):
             self.fields[name] = option_field(self.table[name], self.initial.get(name))
 
     def clean(self) -> dict[str, Any]:
-        """Give the row its options: what is typed, and what was there of the table's options without a field."""
+        """Set the options of the row from the fields. Keep options without a field."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         options = {name: value for name, value in self.instance.own_options.items() if self.shown or name in self.table}
         for name in self.table.keys() & cleaned.keys() - ThrottleRule.columns():
@@ -137,13 +137,13 @@ class RuleForm(RowForm):
 
 
 class EditForm(RuleForm):
-    """The form of one rule: also asks why it is edited, which is kept in the history."""
+    """Form of a rule with a reason for the edit, which is shown in the history."""
 
     edit_reason = reason_field()
 
 
 class ListForm(RuleForm):
-    """A row of the list: shows the field of the rate or of the limit, whichever the rule has."""
+    """Row of the list, with the field of the rate or of the limit."""
 
     shown = ("rate", "limit", "action", "enabled")
 
@@ -160,7 +160,7 @@ class ListForm(RuleForm):
 
 
 class PreviewForm(RuleForm):
-    """The same form without database queries, as the preview asks after each key."""
+    """Form for the preview, without database queries, because it is sent after each key."""
 
     def validate_unique(self) -> None:
         pass
@@ -170,7 +170,7 @@ UNNAMED = "(no name yet)"
 
 
 def form_errors(form: PreviewForm) -> list[str]:
-    """Sentences, each with the field's label in front unless it names the field."""
+    """Return the errors as sentences. Prefix the label of the field unless the sentence has it."""
     labels = {name: field.label for name, field in form.fields.items()}
     return [with_label(labels.get(name) or "", str(text)) for name, errors in form.errors.items() for text in errors]
 
@@ -223,23 +223,23 @@ class ActionFilter(admin.SimpleListFilter):
 
 
 class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """A list of rows: safe against NUL characters in filters, which it shows only for long lists."""
+    """List that accepts NUL characters in queries, and shows filters only if it is long."""
 
     class Media:
         css = {"all": ("django_throttle/rules.css",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Nothing for a filter with a NUL character: no row has one, and PostgreSQL refuses the query."""
+        """Return no rows for a query with a NUL character, which PostgreSQL refuses."""
         found: QuerySet[Any] = super().get_queryset(request)
         return found if all(is_text(value) for _, values in request.GET.lists() for value in values) else found.none()
 
     def get_list_filter(self, request: HttpRequest) -> Any:
-        """Filters only for a list of more than a few rows, as they take width from its columns."""
+        """Return the filters of a long list, or of a filtered one. Filters narrow the columns."""
         is_filtered = any(name not in ("o", "p", "all", "q") for name in request.GET)
         return self.list_filter if is_filtered or self.model._default_manager.count() > FILTERLESS_ROWS else ()
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Without ``edit_reason`` for those who may not edit."""
+        """Return the fieldsets without ``edit_reason`` for staff who may not edit."""
         found = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
             return found
@@ -276,7 +276,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """The lines of this row in the history of all rows."""
+        """Redirect to the changes of this row."""
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_or_change_permission(request, row):
             raise PermissionDenied
@@ -287,7 +287,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(ThrottleRule)
 class ThrottleRuleAdmin(ListAdmin):
-    """The list of rules with their descriptions, the form, and the preview."""
+    """Rules: the list, the form and the preview."""
 
     form = EditForm
     list_display: tuple[str, ...] = ("rule", "enabled", "rate", "limit", "action")
@@ -308,7 +308,7 @@ class ThrottleRuleAdmin(ListAdmin):
         )
 
     def badge(self, row: ThrottleRule) -> str:
-        """Return what stands behind the name in the list."""
+        """Return the mark after the name in the list."""
         return ""
 
     @admin.display(description=gettext_lazy("action"), ordering="options__action")
@@ -318,7 +318,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
     @admin.display(description=gettext_lazy("options"))
     def other_options(self, row: ThrottleRule) -> SafeString:
-        """The options that have no column, for those who may only see the rule."""
+        """Return the options without a column, for staff who may only view the rule."""
         table = form_options(ThrottleRule.core)
         options = [(table[name], value) for name, value in row.own_options.items() if name in table]
         lines = [(capitalised(gettext(option.title)), shown_value(option, value)) for option, value in options]
@@ -336,7 +336,7 @@ class ThrottleRuleAdmin(ListAdmin):
         )
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """The groups of the table; for those who may not edit the columns, and the options that the rule has."""
+        """Return the groups of the table, or only columns and set options for staff who may not edit."""
         used = self.get_changeform_initial_data(request) if obj is None else obj.options  # type: ignore[attr-defined]
         groups = fieldsets(ThrottleRule.core, used)
         if obj is None or self.has_change_permission(request, obj):
@@ -347,7 +347,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return [*((group, part) for group, part in shown if part["fields"]), options]
 
     def get_form(self, request: HttpRequest, obj: Any | None = None, change: bool = False, **options: Any) -> Any:
-        """The form of the columns; it adds the fields of the options by itself."""
+        """Return the form of the columns. It adds the fields of the options."""
         return super().get_form(request, obj, change, **{**options, "fields": RuleForm.Meta.fields})
 
     def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
@@ -363,7 +363,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return [*own, *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """The description of the rule in the query or the posted form with its warnings, or what is wrong with it."""
+        """Return the description and warnings of the rule in the query or the posted form, or its errors."""
         if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
         fields = (request.POST if request.method == "POST" else request.GET).copy()
@@ -379,7 +379,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return JsonResponse({"words": words, "warnings": warnings, "errors": form_errors(form)})
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """With ?replace=NAME the form starts with that rule of settings, or with what an invalid one tells."""
+        """With ?replace=NAME return that rule of the settings, or the valid options of an invalid rule."""
         name, rules = request.GET.get("replace", ""), conf().RULES
         if rule := sources.from_settings().rules.get(name):
             row = ThrottleRule.of(rule)
@@ -401,7 +401,7 @@ class ThrottleRuleAdmin(ListAdmin):
             self.message_user(request, warning, messages.WARNING)
 
     def warn_of_names(self, request: HttpRequest, row: ThrottleRule) -> None:
-        """Say which groups and scopes of a rule there are not."""
+        """Warn of groups and scopes of a rule that do not exist."""
         rule = row.as_rule()
         for warning in (*missing_groups(rule), *unknown_scopes(rule)):
             self.message_user(request, warning, messages.WARNING)
@@ -412,7 +412,7 @@ class ThrottleRuleAdmin(ListAdmin):
         return is_about_requests and covers(rule.scopes, page)
 
     def _from_settings(self) -> list[dict[str, object]]:
-        """The rules of settings that no row replaces."""
+        """Return the rules of the settings that no row replaces."""
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
         found = sources.from_settings()
         rows = [
@@ -426,7 +426,7 @@ class ThrottleRuleAdmin(ListAdmin):
 
 
 def _legible(options: object) -> Iterator[tuple[str, object]]:
-    """Of the options of an invalid rule those that are valid alone, and texts and numbers as they are."""
+    """Yield the options of an invalid rule that are valid by themselves, and texts and numbers unchanged."""
     for option, given in options.items() if isinstance(options, Mapping) else ():
         if option == "rates" and isinstance(given, (list, tuple)):
             yield "rate", ", ".join(map(str, given))

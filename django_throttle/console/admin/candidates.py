@@ -40,7 +40,7 @@ CAPTION = gettext_lazy(
 
 
 class CandidateForm(RowForm):
-    """How far a candidate holds already, and when it replaces its rule."""
+    """Form of the share for which a candidate refuses, and of the time of its promotion."""
 
     edit_reason = reason_field()
 
@@ -58,7 +58,7 @@ class CandidateForm(RowForm):
 
 
 def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeString:
-    """What both rules would have refused in each minute of the last hour, as bars beside each other."""
+    """Return a bar chart of the calls that both rules would have refused in each minute of the last hour."""
     most, width = max([max(live, own) for _, live, own in points], default=0), WIDTH / MINUTES
     last = int(now.timestamp()) // 60
     bars = []

@@ -22,7 +22,7 @@ PAGE_ROWS: Final = 200
 
 
 def costs_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
-    """The page, for those who may see the rules; ``?by`` names the measure by which routes are in order."""
+    """Return the page, for staff who may view rules. ``?by`` is the measure."""
     by = request.GET.get("by", "")
     by = by if by in MEASURES else "wall_ms"
     labels = [(name, gettext(UNITS[name][0])) for name in MEASURES]

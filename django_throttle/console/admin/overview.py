@@ -33,13 +33,13 @@ WIDTH, HEIGHT = 120, 24
 
 @admin.register(ThrottleOverview)
 class ThrottleOverviewAdmin(PageEntry):
-    """The entry of this page."""
+    """Entry of this page on the admin's index."""
 
     page = OVERVIEW_URL
 
 
 def overview_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpResponse:
-    """The page, for those who may see the rules; ``?q`` searches names, ``?page`` has the next ones."""
+    """Return the page, for staff who may view rules. ``?q`` searches names."""
     may_replace = rules.has_add_permission(request)
 
     def links(names: Sequence[str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ CANDIDATE: Final = "_candidate"  # the name of the button
 
 
 def live_name(row: ThrottleRule) -> str:
-    """The name that the rule of this form has, whatever was typed."""
+    """Return the stored name of the rule, which may differ from the typed one."""
     return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
 
 
@@ -118,11 +118,11 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
             super().save_model(request, obj, form, change)
 
     def log_change(self, request: HttpRequest, obj: ThrottleRule, message: object) -> Any:  # Django says LogEntry
-        """Not of a candidate, as the rule stays as it is."""
+        """Log the change of a rule. A candidate leaves the rule unchanged."""
         return None if CANDIDATE in request.POST else super().log_change(request, obj, message)
 
     def response_change(self, request: HttpRequest, obj: ThrottleRule) -> HttpResponse:
-        """After "Save as candidate" to the candidate."""
+        """Redirect to the candidate after "Save as candidate"."""
         if CANDIDATE not in request.POST:
             return super().response_change(request, obj)
         page = f"{self.admin_site.name}:throttle_console_throttlecandidate_change"
