@@ -1,4 +1,4 @@
-"""Says texts in the language that is in force at this moment: numbers, plurals and the order of words are its own."""
+"""Translation of the package's texts to the current language, with its numbers, plurals and order of words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_throttle.core.texts import Text, sentences, text_of, translatable, t
 
 
 def translated(text: object) -> str:
-    """The text, or what an error says, in the language in force; what is no Text of the package stays as it is."""
+    """Return a text, or the message of an error, in the current language. Return other values as text."""
     if isinstance(text, Exception):
         text = text_of(text)
     if not isinstance(text, Text) or _is_foreign():
@@ -24,32 +24,32 @@ def translated(text: object) -> str:
     else:
         pattern = translation.gettext(text.pattern) if text.pattern else ""
         if pattern == text.pattern and not (places or values):
-            return str(text)  # a label in a sentence is in lower case
+            return str(text)  # English is in lower case in a sentence
     return pattern.format(*map(_shown, places), **{name: _shown(value) for name, value in values.items()})
 
 
 def _is_foreign() -> bool:
-    """Whether nobody has translated these texts to the language in force: other apps may have some of the words."""
-    return said_language() == "en" and not (translation.get_language() or "en").startswith("en")
+    """Return True if these texts are not translated to the current language. Other apps may have some words."""
+    return catalog_language() == "en" and not (translation.get_language() or "en").startswith("en")
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Sentences, each in the language in force, as one text of that language."""
+    """Return the sentences as one text in the current language."""
     return translated(sentences(parts))
 
 
 def gettext(pattern: str, /, **values: object) -> str:
-    """The text that the pattern makes of these values, in the language in force."""
+    """Return the text of a pattern and its values in the current language."""
     return translated(translatable(pattern, **values))
 
 
-def ngettext(one: str, many: str, number: int, /, **values: object) -> str:
-    """The same, by the number, which is the value ``count`` unless another is given."""
-    return translated(translatable_plural(one, many, number, **values))
+def ngettext(singular: str, plural: str, number: int, /, **values: object) -> str:
+    """Return the text for a number, which is also the value ``count`` by default, in the current language."""
+    return translated(translatable_plural(singular, plural, number, **values))
 
 
 def capitalised(text: str) -> str:
-    """The text with its first letter in capitals, as a label has it."""
+    """Return the text with its first letter in upper case, as in a label."""
     return text[:1].upper() + text[1:]
 
 
@@ -57,26 +57,26 @@ SEPARATORS: Final = {",": "THOUSAND_SEPARATOR", ".": "DECIMAL_SEPARATOR"}
 
 
 def with_label(label: object, text: str) -> str:
-    """What is wrong with a field: behind its label, unless the text has that."""
-    told = capitalised(str(label))
-    return text if told.casefold() in text.casefold() else gettext("{name}: {figure}", name=told, figure=text)
+    """Return the fault of a field after its label, unless the text contains the label."""
+    name = capitalised(str(label))
+    return text if name.casefold() in text.casefold() else gettext("{name}: {figure}", name=name, figure=text)
 
 
 def local(moment: datetime) -> datetime:
-    """The moment in the time zone in force."""
+    """Return a time in the current time zone."""
     try:
         return timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    except OverflowError:  # the last date that Python has
+    except OverflowError:  # near the last date of Python
         return moment
 
 
 def to_the_second(moment: datetime) -> str:
-    """The moment as a line has it, in the time zone in force."""
+    """Return a time in the current time zone as text, such as "2030-01-31 18:00:00 UTC"."""
     return f"{local(moment):%Y-%m-%d %H:%M:%S %Z}".rstrip()
 
 
 class _Number:
-    """A number whose separators are the language's, where the pattern has some."""
+    """Number that is formatted with the separators of the current language, if its format has separators."""
 
     __slots__ = ("number",)
 
@@ -84,25 +84,25 @@ class _Number:
         self.number = number
 
     def __format__(self, spec: str) -> str:
-        said = format(self.number, spec)
-        if spec in ("", "g"):  # to be written as it is
-            return said
-        language = said_language()
+        text = format(self.number, spec)
+        if spec in ("", "g"):
+            return text
+        language = catalog_language()
         separators = {sign: get_format(name, language) for sign, name in SEPARATORS.items()}
         separators["%"] = translation.pgettext("behind a number, with a no-break space where one is due", "%")
-        return "".join(separators.get(sign, sign) for sign in said)
+        return "".join(separators.get(character, character) for character in text)
 
     def __repr__(self) -> str:
         return repr(self.number)
 
 
 def written(number: float, spec: str = ",") -> str:
-    """The number as this format has it, with the separators of the language in force."""
+    """Return a number in a format of Python, with the separators of the current language."""
     return format(_Number(number), spec)
 
 
-def said_language() -> str:
-    """The language that these texts are in: the one in force where they are translated to it, else English."""
+def catalog_language() -> str:
+    """Return the current language if these texts are translated to it, else "en"."""
     return translation.pgettext("language of these texts", "en")
 
 

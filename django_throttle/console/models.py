@@ -146,7 +146,7 @@ class ThrottleCandidate(CheckedRow):
 
 
 class ThrottleOverview(ThrottleRule):
-    """The entry of the page of rules at work."""
+    """Entry of the page of rules at work in the admin's index."""
 
     class Meta:
         proxy = True

@@ -233,7 +233,7 @@ def wait_once_charged(rule: Rule, params: CounterParams, step: StepResult, now: 
     return 0 if state is None or rule.is_shadow else params.step(state, now, cost, counts_denied=False).retry
 
 
-class Command(Generic[Reply_co]):
+class StoreCommand(Generic[Reply_co]):
     """A command to a store, which replies with a value of this type."""
 
     __slots__ = ()
@@ -245,7 +245,7 @@ class _Decide(NamedTuple):
     lease: str | None = None
 
 
-class Decide(_Decide, Command[Any]):  # Any, because the limiter may put an error in place of the reply
+class Decide(_Decide, StoreCommand[Any]):  # Any, because the limiter may put an error in place of the reply
     """Decide all charges together: all are made, or none. Reply: a sequence with an Answer for each.
 
     Without ``commit`` nothing is charged. ``lease`` is the id of the slot under concurrency rules. The caller chooses
@@ -256,21 +256,21 @@ class Decide(_Decide, Command[Any]):  # Any, because the limiter may put an erro
 
 
 @dataclass(frozen=True, slots=True)
-class DecideLocally(Command[Sequence[Answer]]):
+class DecideLocally(StoreCommand[Sequence[Answer]]):
     """Decide in this process alone: each rule's limit is divided by the number of live processes."""
 
     decide: Decide
 
 
 @dataclass(frozen=True, slots=True)
-class Reset(Command[int]):
+class Reset(StoreCommand[int]):
     """Make the budgets of these charges full again; leases stay. Reply: the number of removed keys."""
 
     charges: Sequence[Charge]
 
 
 @dataclass(frozen=True, slots=True)
-class Release(Command[None]):
+class Release(StoreCommand[None]):
     """Release a lease; ``lease_keys`` are (rule id, ident) pairs. Repeating it has no effect. Reply: None."""
 
     lease: str
@@ -287,14 +287,14 @@ class DedupKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SetDedupKeys(Command[tuple[bool, ...]]):
+class SetDedupKeys(StoreCommand[tuple[bool, ...]]):
     """Set keys that no process has set yet. Reply: a tuple with True for each key that was new."""
 
     keys: tuple[DedupKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(Command[int]):
+class Pause(StoreCommand[int]):
     """Pause the calls under an ident for at least ``duration_us`` microseconds. The longest of several pauses counts.
 
     A duration of 0 starts no pause. A reset ends the pause. Reply: the remaining microseconds.
@@ -337,7 +337,7 @@ class MeasuredCost(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Correct(Command[tuple[int, ...]]):
+class Correct(StoreCommand[tuple[int, ...]]):
     """Correct counts: refund the entries in ``refunds``, and charge the entries in ``charges``.
 
     Entries are charged even if they exceed the limit, as of ``age`` microseconds ago. An algorithm that cannot owe
@@ -358,7 +358,7 @@ class Correct(Command[tuple[int, ...]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Enlist(Command[int]):
+class Enlist(StoreCommand[int]):
     """Add a run of a task to the queue for a slot. A run that is queued already keeps its place.
 
     Reply: the place of the run, from 1 on; 0 if the queue is full.
@@ -374,7 +374,7 @@ class Enlist(Command[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class CallNext(Command[bytes | None]):
+class CallNext(StoreCommand[bytes | None]):
     """Take the first run from the queue for a slot. Reply: its entry; None if the queue is empty."""
 
     rule_id: str
@@ -382,7 +382,7 @@ class CallNext(Command[bytes | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimRun(Command[str]):
+class ClaimRun(StoreCommand[str]):
     """Return the message of a task that owns a run. With ``lifetime_ms`` this message becomes the owner if none does.
 
     Reply: the owner; empty if there is none.
@@ -398,14 +398,14 @@ SOCKET_LEASE: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
-class SendControl(Command[None]):
+class SendControl(StoreCommand[None]):
     """Send control messages. Reply: None. Raise StoreError if it fails; the messages are sent again later."""
 
     messages: tuple[ControlMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Evict(Command[bool]):
+class Evict(StoreCommand[bool]):
     """Move the slot of another socket to ``lease`` under a full concurrency rule, and close that socket.
 
     The evicted socket is the oldest one, or the one silent for longest. Reply: True if ``lease`` has the slot.
@@ -416,7 +416,7 @@ class Evict(Command[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class CountMembers(Command[int | None]):
+class CountMembers(StoreCommand[int | None]):
     """Count the members of a group that are connected to other processes than this one.
 
     Reply: the number; None if there are no other processes.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from django_throttle.core.commands import Command
+from django_throttle.core.commands import StoreCommand
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Io(Protocol):
     """Store commands, pauses and calls of other functions, for coroutines to await."""
 
-    def execute(self, command: Command[T]) -> Awaitable[T]:
+    def execute(self, command: StoreCommand[T]) -> Awaitable[T]:
         """Have the store execute a command, and return its reply. Raise StoreError if the store fails."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:

@@ -39,7 +39,7 @@ class ThrottleConnection(models.Model):
 
 
 class ThrottleExplanation(ThrottleRule):
-    """The entry of the page that explains refusals."""
+    """Entry of the page that explains refusals in the admin's index."""
 
     class Meta:
         proxy = True

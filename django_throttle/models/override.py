@@ -265,10 +265,10 @@ def misspelt(names: Iterable[str], rules: Iterable[Rule], *, unlisted: bool = Tr
     Patterns are ignored. ``unlisted`` is False for a command that cannot change limits of REST framework's throttles.
     """
     exact = [name for name in names if set(name).isdisjoint("*?[")]
-    known = {rule.name for rule in rules}
+    existing = {rule.name for rule in rules}
     if unlisted and any(name.startswith(UNLISTED_PREFIX) for name in exact):
-        known |= _unlisted()
-    return [_missing(name, known, unlisted) for name in exact if name not in known]
+        existing |= _unlisted()
+    return [_missing(name, existing, unlisted) for name in exact if name not in existing]
 
 
 def override_warnings(row: ThrottleOverride, rules: Iterable[Rule]) -> Iterator[str]:
@@ -326,11 +326,11 @@ def _unlisted() -> set[str]:
     return set[str]().union(*(names() for names in sources.unlisted_limits))
 
 
-def _missing(name: str, known: Iterable[str], unlisted: bool) -> str:
+def _missing(name: str, existing: Iterable[str], unlisted: bool) -> str:
     if name.startswith(UNLISTED_PREFIX) and not unlisted:
         pattern = gettext_noop(
             "{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
         )
         return translated(texts.translatable(pattern, name=name))
     missing = texts.translatable("There is no rule {name!r}.", name=name)
-    return translated(texts.sentences([missing, nearest(name, known)]))
+    return translated(texts.sentences([missing, nearest(name, existing)]))

@@ -1,4 +1,4 @@
-"""Migrates counts when an edit makes a rule count under another id: once for each ident, at its next call."""
+"""Migration of counts when an edit makes a rule count under another id: once for each ident, at its next call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEDUP_MICROSECONDS: Final = 4_000_000
 
 @dataclass(slots=True, eq=False)
 class Edit:
-    """An edit of a rule. Times are seconds on the monotonic clock."""
+    """Edit of a rule. Times are seconds on the monotonic clock."""
 
     old: Rule  #: the rule before the edit
     since: float
@@ -36,7 +36,7 @@ class Edit:
 
 
 class PendingMigration(NamedTuple):
-    """A charge of a call, and the edit whose counts have to be migrated for its ident first."""
+    """Charge of a call, and the edit whose counts are migrated for its ident before."""
 
     edit: Edit
     charge: Charge

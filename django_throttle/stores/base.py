@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
-from django_throttle.core.commands import Command, Release
+from django_throttle.core.commands import Release, StoreCommand
 from django_throttle.core.control_messages import ControlMessage
 from django_throttle.core.io import Io
 from django_throttle.local.leases import Leases
@@ -51,10 +51,10 @@ class Store(Protocol):
     def control(self) -> Control:
         """Control messages to and from other processes."""
 
-    def execute(self, command: Command[T]) -> T:
+    def execute(self, command: StoreCommand[T]) -> T:
         """Execute a command. Raise StoreError."""
 
-    async def aexecute(self, command: Command[T]) -> T:
+    async def aexecute(self, command: StoreCommand[T]) -> T:
         """Execute a command without blocking the event loop. Raise StoreError."""
 
     def release_soon(self, command: Release) -> None:
@@ -76,7 +76,7 @@ class BlockingIo:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def execute(self, command: Command[T]) -> T:
+    async def execute(self, command: StoreCommand[T]) -> T:
         return self.store.execute(command)
 
     async def sleep(self, seconds: float) -> None:
@@ -94,7 +94,7 @@ class LoopIo:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def execute(self, command: Command[T]) -> Awaitable[T]:
+    def execute(self, command: StoreCommand[T]) -> Awaitable[T]:
         return self.store.aexecute(command)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
@@ -119,7 +119,7 @@ class LastingIo(LoopIo):
         super().__init__(store)
         self.cancelled: asyncio.CancelledError | None = None
 
-    async def execute(self, command: Command[T]) -> T:
+    async def execute(self, command: StoreCommand[T]) -> T:
         try:
             return await self.store.aexecute(command)
         except asyncio.CancelledError as error:

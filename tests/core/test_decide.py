@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from django_throttle.core import Charge, Decision, Lease, Outcome, Reason, Rule
-from django_throttle.core.commands import Answer, Command, Correct, Decide, DecideLocally, charge
+from django_throttle.core.commands import Answer, Correct, Decide, DecideLocally, StoreCommand, charge
 from django_throttle.core.decide import apply_refunds, decide_charges
 from django_throttle.core.decision import combine_outcomes
 from django_throttle.core.io import run
@@ -26,16 +26,16 @@ class ScriptedStore:
 
     def __init__(self, *replies: Any) -> None:
         self.replies = list(replies)
-        self.asked: list[Command] = []
+        self.asked: list[StoreCommand] = []
 
-    def execute(self, command: Command) -> Any:
+    def execute(self, command: StoreCommand) -> Any:
         self.asked.append(command)
         reply = self.replies.pop(0)
         if isinstance(reply, BaseException):
             raise reply
         return reply
 
-    async def aexecute(self, command: Command) -> Any:
+    async def aexecute(self, command: StoreCommand) -> Any:
         await asyncio.sleep(0)
         return self.execute(command)
 

@@ -11,7 +11,7 @@ from django.test import RequestFactory
 
 from django_throttle import limiter, stores
 from django_throttle.core import Decision
-from django_throttle.core.commands import Command, Decide, DedupKey, Release, SetDedupKeys
+from django_throttle.core.commands import Decide, DedupKey, Release, SetDedupKeys, StoreCommand
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.identity import RequestCaller
 from django_throttle.identity.call import Call
@@ -90,12 +90,12 @@ def test_a_warning_has_the_row_that_is_counted(
 def test_a_store_that_fails_fails_nobody(store: Any, decide: Any, told: list[Any], monkeypatch: Any) -> None:
     execute, aexecute = store.execute, store.aexecute
 
-    def fails(command: Command) -> Any:
+    def fails(command: StoreCommand) -> Any:
         if isinstance(command, SetDedupKeys):
             raise StoreError(Cause.UNAVAILABLE)
         return execute(command)
 
-    async def afails(command: Command) -> Any:
+    async def afails(command: StoreCommand) -> Any:
         return fails(command) if isinstance(command, SetDedupKeys) else await aexecute(command)
 
     monkeypatch.setattr(store, "execute", fails)
@@ -111,10 +111,10 @@ async def test_a_caller_who_goes_away_meanwhile_leaves_no_lease_behind(settings:
         **QUIET,
     }
     asking = asyncio.Event()
-    commands: list[Command] = []
+    commands: list[StoreCommand] = []
 
     class Slow(MemoryStore):
-        async def aexecute(self, command: Command) -> Any:
+        async def aexecute(self, command: StoreCommand) -> Any:
             commands.append(command)
             if isinstance(command, SetDedupKeys):
                 asking.set()

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from django_throttle.connections import reconcile
 from django_throttle.connections.reconcile import Reconciler
 from django_throttle.core import Decision, Rule
-from django_throttle.core.commands import CallNext, Charge, Charges, Command, Decide, DecideLocally, Enlist, Evict
+from django_throttle.core.commands import CallNext, Charge, Charges, Decide, DecideLocally, Enlist, Evict, StoreCommand
 from django_throttle.exceptions import Cause
 from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
@@ -93,7 +93,7 @@ def test_a_script_that_derives_keys_waits_until_its_slot_has_moved(nodes: list[S
     store = over(nodes)
     ident = idents_of(store)[0]
     ask = f"-ASK {key_slot(store.key('', ident).encode())} 127.0.0.1:{nodes[1].port}\r\n".encode()
-    commands: list[Command[Any]] = [Enlist("rule", ident, "run", b"", 1000, is_first=False, max_waiting=5)]
+    commands: list[StoreCommand[Any]] = [Enlist("rule", ident, "run", b"", 1000, is_first=False, max_waiting=5)]
     for command in [*commands, CallNext("rule", ident), Evict(Charge(CAP, ident, 1), "~a")]:
         nodes[0].next["EVALSHA"] = [ask]
         store.execute(command)

@@ -138,11 +138,11 @@ def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
             restored.save(using=using)
         elif row is not None:
             row.delete()
-    what = f"{change.get_kind_display()} {change.name}"
+    title = f"{change.get_kind_display()} {change.name}"
     if change.before is None:
-        return gettext("{what} is removed", what=what)
+        return gettext("{what} is removed", what=title)
     if now is None:
-        return gettext("{what} is there again", what=what)
+        return gettext("{what} is there again", what=title)
     return _differences(model, now, change.before)
 
 

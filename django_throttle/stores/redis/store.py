@@ -13,7 +13,6 @@ from django_throttle.core.commands import (
     Answers,
     CallNext,
     ClaimRun,
-    Command,
     Correct,
     CountMembers,
     Decide,
@@ -25,6 +24,7 @@ from django_throttle.core.commands import (
     Reset,
     SendControl,
     SetDedupKeys,
+    StoreCommand,
 )
 from django_throttle.core.io import run
 from django_throttle.local.damper_aggregate import Count, DamperReport, Reply
@@ -124,7 +124,7 @@ class RedisStore(RedisContext):
         # Decisions of rates, by key of their charges. Equal calls share one.
         self._cached_decisions: dict[tuple[Any, ...], DecideCommand] = {}
 
-    def execute(self, command: Command[Any]) -> Any:
+    def execute(self, command: StoreCommand[Any]) -> Any:
         redis_command = self._redis_command(command)
         if type(redis_command) is DecideCommand:  # the usual case: one call, which is the command itself
             if not self.breaker.is_calm:
@@ -147,7 +147,7 @@ class RedisStore(RedisContext):
             redis_command.fail(error)
             raise
 
-    async def aexecute(self, command: Command[Any]) -> Any:
+    async def aexecute(self, command: StoreCommand[Any]) -> Any:
         redis_command = self._redis_command(command)
         batched_decision: DecideCommand | None = None
         is_cluster = self.transport.slot_of is not None
@@ -194,7 +194,7 @@ class RedisStore(RedisContext):
         pairs = zip(pipeline.decisions, replies, strict=True)
         return [reply if isinstance(reply, BaseException) else decision.pack_reply(reply) for decision, reply in pairs]
 
-    def _redis_command(self, command: Command[Any]) -> RedisCommand[Any]:
+    def _redis_command(self, command: StoreCommand[Any]) -> RedisCommand[Any]:
         """Return the Redis command, for decisions after the charges for their idents that are not reported yet."""
         if type(command) is not Decide:
             return self._other_command(command)
@@ -218,7 +218,7 @@ class RedisStore(RedisContext):
             return BackfillCommand(fallback, dict.fromkeys(charge.ident for charge in charges), redis_command)
         return redis_command
 
-    def _other_command(self, command: Command[Any]) -> RedisCommand[Any]:
+    def _other_command(self, command: StoreCommand[Any]) -> RedisCommand[Any]:
         match command:
             case DecideLocally(decide=decide):
                 return RedisCommand(self, read=lambda _: self.fallback.decide(decide))
