@@ -90,5 +90,5 @@ def test_who_is_connected(project: Project) -> None:
 def test_the_line_of_pip_names_extras_that_there_are() -> None:
     lines = [command.line for command in COMMANDS if CLONE in command.line]
     assert lines
-    for extras in re.findall(r"\[([\w,]+)\]", " ".join(lines)):
+    for extras in re.findall(r"django_throttle\[([\w,]+)\]", " ".join(lines)):
         assert {*extras.split(",")} <= {*EXTRAS.split(",")}
