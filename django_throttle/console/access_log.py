@@ -19,7 +19,10 @@ UNIX_TIME: Final = re.compile(r"\d{9,}(\.\d+)?")
 GZIP_MAGIC: Final = b"\x1f\x8b"
 MAX_LINE_BYTES: Final = 65_536  # longer lines are cut, and most likely not understood
 # Clients choose the request and the rest of the line. Each pattern takes linear time.
-COMBINED: Final = re.compile(r'(.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\] "')
+# Hypercorn's logger puts a time, its process and a level first, and daphne leaves the time zone out.
+COMBINED: Final = re.compile(
+    r'(?:\[[^\]]*\] \[\d+\] \[[A-Z]+\] )?(.*?) \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d)( [+-]\d{4})?\] "'
+)
 STATUS_IN_LINE: Final = re.compile(r'(?<!\\)" (\d{3}) ')
 REQUEST: Final = re.compile(r"([A-Z][A-Z-]*) (\S+)")
 ISO_TIME: Final = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
@@ -54,16 +57,18 @@ MONTHS: Final = {
 # Names of fields by servers and log libraries, in the order of precedence.
 TIME: Final = (
     "StartUTC", "StartLocal", "time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local",
+    "EdgeStartTimestamp",
 )  # fmt: skip
 ADDRESS: Final = (
-    "client_ip", "remote_addr", "address", "remote_ip", "ip", "client", "ClientHost", "ClientAddr",
+    "client_ip", "remote_addr", "address", "remote_ip", "ip", "client", "ClientHost", "ClientAddr", "ClientIP",
+    "remoteIp",
 )  # fmt: skip
 USER: Final = ("user", "remote_user", "user_id", "ClientUsername")
-METHOD: Final = ("method", "request_method", "RequestMethod")
-PATH: Final = ("path", "uri", "request_uri", "url", "RequestPath")
+METHOD: Final = ("method", "request_method", "RequestMethod", "ClientRequestMethod", "requestMethod")
+PATH: Final = ("path", "uri", "request_uri", "url", "RequestPath", "ClientRequestURI", "requestUrl")
 STATUS: Final = (
     "status", "status_code", "response_status", "response_code", "http_status", "statusCode", "DownstreamStatus",
-    "elb_status_code", "response", "code",
+    "elb_status_code", "EdgeResponseStatus", "response", "code",
 )  # fmt: skip
 EMPTY_VALUES: Final = (None, "", "-", "AnonymousUser")  # the last is the text of Django's AnonymousUser
 STATUS_CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 if the client has gone before the response
@@ -153,7 +158,9 @@ def _of_combined(text: str) -> LoggedCall:
     if begin is None or status is None or request is None:
         raise ValueError("a line of the combined format has an address, a time, a request and a status")
     address, user = _address_and_user(begin[1])
-    return _call(_clf_seconds(begin[2]), address, user, request[1], request[2], "", int(status[1]))
+    return _call(
+        _clf_seconds(begin[2] + (begin[3] or " +0000")), address, user, request[1], request[2], "", int(status[1])
+    )
 
 
 def _address_and_user(text: str) -> tuple[str, str]:
@@ -167,7 +174,9 @@ def _address_and_user(text: str) -> tuple[str, str]:
     words = text.split(" ", 3)
     if words[1:] and parse(words[1]) is not None and (len(words) == 4 or parse(words[0]) is None):
         words = text.split(" ", 4)[1:]
-    address, _, *rest = words
+    address, ident, *rest = words
+    if ident != "-" and parse(address) is None:
+        raise ValueError("a line of the combined format begins with an address")
     user = " ".join(rest).removeprefix("- ") if rest else "-"
     return address, "" if user == "-" else user
 
@@ -217,7 +226,7 @@ def _status(text: str) -> int:
 
 def _of_json(text: str) -> LoggedCall:
     line = json.loads(text)
-    inner = [line[name] for name in ("request", "response") if isinstance(line.get(name), dict)]
+    inner = [line[name] for name in ("request", "response", "httpRequest") if isinstance(line.get(name), dict)]
     if inner and not str(line.get("logger", CADDY_LOGGER)).startswith(CADDY_LOGGER):
         raise ValueError("this line of Caddy is no request")
     for call in inner:

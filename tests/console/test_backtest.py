@@ -129,6 +129,16 @@ CLOUDFRONT = "\n".join(
         "2015-05-17 10:05:04 LAX1 392 192.0.2.7 GET d1.cloudfront.net /a 200 1.000".replace(" ", "\t"),
     ]
 )
+HYPERCORN = "[2015-05-17 12:05:03 +0200] [42] [INFO] " + COMBINED.format("-").replace("192.0.2.7", "192.0.2.7:50000")
+DAPHNE = '192.0.2.7:50000 - - [17/May/2015:10:05:03] "GET /a?b=1" 200 5'
+CLOUDFLARE = (
+    '{"ClientIP": "192.0.2.7", "ClientRequestMethod": "GET", "ClientRequestURI": "/a?b=1", "EdgeResponseStatus": 200, '
+    '"EdgeStartTimestamp": 1431857103000000000}'
+)
+GOOGLE = (
+    '{"httpRequest": {"requestMethod": "GET", "requestUrl": "https://shop.example/a", "status": 200, '
+    '"remoteIp": "192.0.2.7"}, "severity": "INFO", "timestamp": "2015-05-17T10:05:03Z"}'
+)
 TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms'
 
 
@@ -159,6 +169,7 @@ TRAEFIK_TEXT = COMBINED.format("-") + ' 17 "api@docker" "http://10.0.0.1:80" 5ms
         (CADDY.format(1431857103 * 10**9).replace('"remote_ip":"10.0.0.9",', ""), LINE),
         (CADDY.format(1431857103).replace('"status":200', '"status":0'), LINE._replace(status=0)),
         (TRAEFIK, LINE),
+        *((line, LINE) for line in (HYPERCORN, DAPHNE, CLOUDFLARE, GOOGLE)),
         (TRAEFIK.replace('"ClientHost":"192.0.2.7",', ""), LINE),
         (TRAEFIK_TEXT, LINE),
         (HAPROXY.format("GET /a?b=1 HTTP/1.1"), LINE),
@@ -203,6 +214,7 @@ def test_a_line(tmp_path: Path, line: str, expected: LoggedCall) -> None:
         COMBINED.format("-").replace("GET /a?b=1 HTTP/1.1", r"\x16\x03\x01"),
         COMBINED.format("-").replace("GET /a?b=1 HTTP/1.1", "-").replace(" 200 ", " 408 "),
         "203.0.113.9, " + COMBINED.format("-"),
+        *(f"{before} {COMBINED.format('anna')}" for before in ("Nov 28 04:00:00 web nginx:", "web-1  |", "web-1 |")),
         '{"time": 1431857103, "client_ip": "203.0.113.9, 192.0.2.7", "path": "/", "status": 200}',
         '{"time": 1431857103, "remote_addr": "192.0.2.7", "request": "", "status": 400}',
         '{"time": 1431857103, "level": "INFO", "ip": "192.0.2.7", "user": "anna", "message": "hello"}',
