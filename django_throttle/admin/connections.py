@@ -77,35 +77,38 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise PermissionDenied
         search = _search_text(request.POST.get("q"))
         try:
-            said = self._send_close(request, search)
+            message = self._send_close(request, search)
         except (StoreError, InvalidSetting) as error:
-            said = gettext("Redis does not answer: {error}").format(error=translated(error))
-            self.message_user(request, said, messages.ERROR)
+            message = gettext("Redis does not answer: {error}").format(error=translated(error))
+            self.message_user(request, message, messages.ERROR)
         else:
-            level = messages.SUCCESS if said else messages.WARNING
-            self.message_user(request, said or gettext("It has gone already."), level)
+            level = messages.SUCCESS if message else messages.WARNING
+            self.message_user(request, message or gettext("It has gone already."), level)
         query = f"?{urlencode({'q': search})}" if search else ""
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:{URL_NAME}_changelist") + query)
 
     def _send_close(self, request: HttpRequest, search: str) -> str:
         """Close the connections, and return a sentence about it. Return "" if they are not listed."""
-        found = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
-        if isinstance(found, ListedSocket):
-            message = ControlMessage(CLOSE, uid=found.uid, socket=found.id, reason=CLOSED)
-            where = f"{found.scope}{found.path and ', ' + found.path}"
-            name = printable(f"{', '.join(found.idents) or 'nobody'} ({where})")
-            said = gettext("The connection of {name} is being closed.").format(name=name)
-        elif isinstance(found, Ident):
-            message, name = ControlMessage(CLOSE, ident_hash=found.ident_hash, reason=CLOSED), printable(found.shown)
-            said = gettext("All {open} connections of {name} are being closed.").format(open=found.open, name=name)
+        listed = _listed(search, **{name: request.POST.get(name, "") for name in ("uid", "socket", "tag")})
+        if isinstance(listed, ListedSocket):
+            control_message = ControlMessage(CLOSE, uid=listed.uid, socket=listed.id, reason=CLOSED)
+            where = f"{listed.scope}{listed.path and ', ' + listed.path}"
+            name = printable(f"{', '.join(listed.idents) or 'nobody'} ({where})")
+            message = gettext("The connection of {name} is being closed.").format(name=name)
+        elif isinstance(listed, Ident):
+            control_message, name = (
+                ControlMessage(CLOSE, ident_hash=listed.ident_hash, reason=CLOSED),
+                printable(listed.shown),
+            )
+            message = gettext("All {open} connections of {name} are being closed.").format(open=listed.open, name=name)
         else:
             return ""
-        get_store().control.dispatch((message,))
+        get_store().control.dispatch((control_message,))
         clear_overviews()
         row = ThrottleConnection()
         row.name = name[:200]
         self.log_change(request, row, "Closed.")
-        return said
+        return message
 
 
 def _overview_context(request: HttpRequest, search: str) -> dict[str, object]:
@@ -154,5 +157,5 @@ def _in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes else f"{rest} s"
 
 
-def _search_text(given: str | None) -> str:
-    return (given or "").strip()[:LONGEST_SEARCH]
+def _search_text(typed: str | None) -> str:
+    return (typed or "").strip()[:LONGEST_SEARCH]

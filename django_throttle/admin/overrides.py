@@ -230,24 +230,24 @@ class ThrottleOverrideAdmin(ListAdmin):
         """End overrides that are in force. They stay in the list of expired ones."""
         now = _now()
         ends = {row: now for row in queryset if row.lasts(now)}
-        said = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
-        self._set_ends(request, ends, "Ended by hand.", said)
+        message = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
+        self._set_ends(request, ends, "Ended by hand.", message)
 
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend overrides from their end, or from now if it has passed. Leave those without an end."""
         now = _now()
         ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
-        said = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
-        self._set_ends(request, ends, "Extended by 2 hours.", said)
+        message = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
+        self._set_ends(request, ends, "Extended by 2 hours.", message)
 
-    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str, said: str) -> None:
+    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str, message: str) -> None:
         with transaction.atomic(using=sources.alias()):
             for row, until in ends.items():
                 row.until = until
                 row.save(update_fields=["until"])
                 self.log_change(request, row, log)
-        self.message_user(request, said.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
+        self.message_user(request, message.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
         return RowTextsChangeList
@@ -264,19 +264,22 @@ class ThrottleOverrideAdmin(ListAdmin):
         self, request: HttpRequest, queryset: QuerySet[ThrottleOverride], search_term: str
     ) -> tuple[QuerySet[ThrottleOverride], bool]:
         """Search also by the name of a user, and by an address in a network."""
-        found, may_repeat = super().get_search_results(request, queryset, search_term)
+        matching, may_repeat = super().get_search_results(request, queryset, search_term)
         typed = search_term.strip()
         if not typed:
-            return found, may_repeat
+            return matching, may_repeat
         users = Q(kind="user", value__in=values_of_users(typed))
-        return found | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
+        return matching | queryset.filter(users | Q(kind="ip", value__in=networks_around(typed))), may_repeat
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return the fieldsets without ``lasting`` for staff who may not change it, and without unsaved fields."""
         may_change = obj is None or self.has_change_permission(request, obj)
         hidden = UNSAVED_FIELDS if obj is None else frozenset(() if may_change else ("lasting",))
-        found = super().get_fieldsets(request, obj)
-        return [(name, {"fields": [one for one in given["fields"] if one not in hidden]}) for name, given in found]
+        fieldsets = super().get_fieldsets(request, obj)
+        return [
+            (name, {"fields": [field for field in options["fields"] if field not in hidden]})
+            for name, options in fieldsets
+        ]
 
     def save_model(
         self, request: HttpRequest, obj: ThrottleOverride, form: ModelForm[ThrottleOverride], change: bool

@@ -76,10 +76,12 @@ def fieldsets(of: type[Options], used: Container[str] = ()) -> list[tuple[Any, d
 
 def preview_options(of: type[Options]) -> dict[str, object]:
     """Return what preview.js needs of the table: the algorithms and the default of each option, and their events."""
-    some = {name: row for name, row in form_options(of).items() if row.owners or row.never}
+    options = {name: row for name, row in form_options(of).items() if row.owners or row.never}
     return {
-        "algorithms": {name: [each for each in ALGORITHMS if row.takes(each)] for name, row in some.items()},
-        "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in some.items()},
+        "algorithms": {
+            name: [algorithm for algorithm in ALGORITHMS if row.takes(algorithm)] for name, row in options.items()
+        },
+        "defaults": {name: "" if row.default in (None, ()) else str(row.default) for name, row in options.items()},
         "events": {name: countable_events(name) for name in ALGORITHMS},
     }
 
@@ -89,8 +91,8 @@ class RowForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def add_error(self, field: str | None, error: Any) -> None:
         """Add errors of fields that a row of the list does not have to the whole row."""
-        found = error.error_dict if hasattr(error, "error_dict") else {field: error}
-        for name, errors in found.items():
+        errors_by_field = error.error_dict if hasattr(error, "error_dict") else {field: error}
+        for name, errors in errors_by_field.items():
             if name is None or name == NON_FIELD_ERRORS or name not in self.fields:
                 super().add_error(None, errors)
             elif name not in self.errors:
@@ -230,8 +232,8 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return no rows for a query with a NUL character, which PostgreSQL refuses."""
-        found: QuerySet[Any] = super().get_queryset(request)
-        return found if all(is_text(value) for _, values in request.GET.lists() for value in values) else found.none()
+        rows: QuerySet[Any] = super().get_queryset(request)
+        return rows if all(is_text(value) for _, values in request.GET.lists() for value in values) else rows.none()
 
     def get_list_filter(self, request: HttpRequest) -> Any:
         """Return the filters of a long list, or of a filtered one. Filters narrow the columns."""
@@ -240,12 +242,12 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return the fieldsets without ``edit_reason`` for staff who may not edit."""
-        found = super().get_fieldsets(request, obj)
+        fieldsets = super().get_fieldsets(request, obj)
         if obj is None or self.has_change_permission(request, obj):
-            return found
+            return fieldsets
         return [
-            (name, {**given, "fields": [one for one in given["fields"] if one != "edit_reason"]})
-            for name, given in found
+            (name, {**options, "fields": [field for field in options["fields"] if field != "edit_reason"]})
+            for name, options in fieldsets
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -280,9 +282,9 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         row = self.get_object(request, unquote(object_id))
         if not self.has_view_or_change_permission(request, row):
             raise PermissionDenied
-        wanted = {"kind__exact": self.model.history_kind, "row__exact": row.pk if row else -1}
+        query = {"kind__exact": self.model.history_kind, "row__exact": row.pk if row else -1}
         page = f"{self.admin_site.name}:django_throttle_throttlechange_changelist"
-        return redirect(f"{reverse(page)}?{urlencode(wanted)}")
+        return redirect(f"{reverse(page)}?{urlencode(query)}")
 
 
 @admin.register(ThrottleRule)
@@ -341,8 +343,8 @@ class ThrottleRuleAdmin(ListAdmin):
         groups = fieldsets(ThrottleRule.core, used)
         if obj is None or self.has_change_permission(request, obj):
             return groups
-        seen = {*ThrottleRule.columns(), "in_words"}
-        shown = [(group, {"fields": [name for name in part["fields"] if name in seen]}) for group, part in groups]
+        visible = {*ThrottleRule.columns(), "in_words"}
+        shown = [(group, {"fields": [name for name in part["fields"] if name in visible]}) for group, part in groups]
         options = (gettext_lazy("options"), {"fields": ["other_options"]})
         return [*((group, part) for group, part in shown if part["fields"]), options]
 
@@ -414,28 +416,29 @@ class ThrottleRuleAdmin(ListAdmin):
     def _from_settings(self) -> list[dict[str, object]]:
         """Return the rules of the settings that no row replaces."""
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
-        found = sources.from_settings()
+        setting_rules = sources.from_settings()
         rows = [
-            {"name": rule.name, "words": translated(describe(rule)), "right": True} for rule in found.rules.values()
+            {"name": rule.name, "words": translated(describe(rule)), "right": True}
+            for rule in setting_rules.rules.values()
         ]
         rows += [
             {"name": name, "words": gettext("Not in force: {why}").format(why=translated(why)), "right": False}
-            for name, why in found.faults.items()
+            for name, why in setting_rules.faults.items()
         ]
         return [row for row in rows if row["name"] not in replaced]
 
 
 def _legible(options: object) -> Iterator[tuple[str, object]]:
     """Yield the options of an invalid rule that are valid by themselves, and texts and numbers unchanged."""
-    for option, given in options.items() if isinstance(options, Mapping) else ():
-        if option == "rates" and isinstance(given, (list, tuple)):
-            yield "rate", ", ".join(map(str, given))
+    for option, value in options.items() if isinstance(options, Mapping) else ():
+        if option == "rates" and isinstance(value, (list, tuple)):
+            yield "rate", ", ".join(map(str, value))
         elif option in form_options(Rule):
             try:
-                yield option, form_options(Rule)[option].read(given)
+                yield option, form_options(Rule)[option].read(value)
             except ValueError:
-                if isinstance(given, (str, int, float)):
-                    yield option, given
+                if isinstance(value, (str, int, float)):
+                    yield option, value
 
 
 def _css_class(row: ThrottleRule) -> str:

@@ -107,34 +107,38 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
 
     @admin.display(description=gettext_lazy("live rule"))
     def live(self, row: ThrottleCandidate) -> str:
-        found = ThrottleRule.objects.filter(name=row.name).first()
-        return translated(found.meaning) if found else gettext("in settings, or gone")
+        rule = ThrottleRule.objects.filter(name=row.name).first()
+        return translated(rule.meaning) if rule else gettext("in settings, or gone")
 
     @admin.display(description=gettext_lazy("would refuse in an hour"))
     def difference(self, row: ThrottleCandidate) -> str:
         """Return the number of calls of the last hour that only the candidate, and only the live rule, would refuse."""
         try:
-            found = compare_candidate(get_store(), row.name, row.since, shared_now())
+            comparison = compare_candidate(get_store(), row.name, row.since, shared_now())
         except (StoreError, InvalidSetting):
             return "–"
-        return f"+{written(found.only_candidate)} −{written(found.only_live)}" if found.calls else "–"
+        return f"+{written(comparison.only_candidate)} −{written(comparison.only_live)}" if comparison.calls else "–"
 
     @admin.display(description=gettext_lazy("the last hour"))
     def comparison(self, row: ThrottleCandidate) -> SafeString | str:
         now = shared_now()
         try:
-            found = compare_candidate(get_store(), row.name, row.since, now)
+            comparison = compare_candidate(get_store(), row.name, row.since, now)
         except (StoreError, InvalidSetting) as error:
             return gettext("Nothing can be shown: {error}").format(error=translated(error))
         rows = format_html_join(
             "",
             '<tr><th scope="row">{}</th><td>{}</td></tr>',
-            ((translated(name), translated(told)) for name, told in found.rows()),
+            ((translated(name), translated(figure)) for name, figure in comparison.rows()),
         )
-        whom = format_html_join("", "<li><code>{}</code>: {}</li>", found.affected[:MOST_AFFECTED])
+        callers = format_html_join("", "<li><code>{}</code>: {}</li>", comparison.affected[:MOST_AFFECTED])
         table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
-        shown = table + picture(found.points, now)
-        return shown + format_html(WHOM, gettext("Whom the candidate would refuse most:"), whom) if whom else shown
+        page_part = table + picture(comparison.points, now)
+        return (
+            page_part + format_html(WHOM, gettext("Whom the candidate would refuse most:"), callers)
+            if callers
+            else page_part
+        )
 
     def get_urls(self) -> list[URLPattern]:
         views = (("promote", self.promote_view), ("discard", self.discard_view))

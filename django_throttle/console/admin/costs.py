@@ -38,7 +38,7 @@ def costs_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> HttpRes
 def _rows(by: str) -> dict[str, object]:
     try:
         store = get_store()
-        found = most_expensive(fetch(store), by)
+        costs = most_expensive(fetch(store), by)
     except (StoreError, InvalidSetting) as error:
         return {"routes": [], "failure": translated(error), "hidden": 0, "alone": False}
     routes = [
@@ -47,6 +47,6 @@ def _rows(by: str) -> dict[str, object]:
             "calls": written(route.calls),
             "figures": [in_short(number) for number in (route.total(by), *route.spreads[by])],
         }
-        for route in found[:PAGE_ROWS]
+        for route in costs[:PAGE_ROWS]
     ]
-    return {"routes": routes, "failure": "", "hidden": len(found[PAGE_ROWS:]), "alone": not store.is_remote}
+    return {"routes": routes, "failure": "", "hidden": len(costs[PAGE_ROWS:]), "alone": not store.is_remote}

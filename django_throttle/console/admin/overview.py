@@ -43,7 +43,7 @@ def overview_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> Http
     may_replace = rules.has_add_permission(request)
 
     def links(names: Sequence[str]) -> dict[str, str]:
-        """Return the URLs of the rules' forms by name. A rule in settings has one for those who may replace it."""
+        """Return the URLs of the rules' forms by name. A rule of the settings has one for users who may replace it."""
         form = f"{rules.admin_site.name}:django_throttle_throttlerule"
         rows = ThrottleRule.objects.filter(name__in=names).values_list("name", "pk")
         replaced = f"{reverse(f'{form}_add')}?replace="
@@ -51,50 +51,56 @@ def overview_page(rules: ModelAdmin[ThrottleRule], request: HttpRequest) -> Http
         return urls | {name: reverse(f"{form}_change", args=[pk]) for name, pk in rows}
 
     return shown_page(
-        rules, request, "throttle_console/overview", gettext("Rules at work"), lambda: _found(request.GET, links)
+        rules,
+        request,
+        "throttle_console/overview",
+        gettext("Rules at work"),
+        lambda: _overview_context(request.GET, links),
     )
 
 
-def _found(asked: QueryDict, links: Callable[[Sequence[str]], Mapping[str, str]]) -> dict[str, object]:
-    search = asked.get("q", "")[:200]
+def _overview_context(query: QueryDict, links: Callable[[Sequence[str]], Mapping[str, str]]) -> dict[str, object]:
+    search = query.get("q", "")[:200]
     try:
         store = get_store()
-        page = Paginator(rule_names(store, search), PAGE_ROWS).get_page(asked.get("page"))
-        found = overview(store, list(page.object_list))
-        most = {rule.name: most_refused(store, rule.name, 24)[:MOST_REFUSED] for rule in found.rules if rule.refused}
+        page = Paginator(rule_names(store, search), PAGE_ROWS).get_page(query.get("page"))
+        rule_overview = overview(store, list(page.object_list))
+        most = {
+            rule.name: most_refused(store, rule.name, 24)[:MOST_REFUSED] for rule in rule_overview.rules if rule.refused
+        }
     except (StoreError, InvalidSetting) as error:
         return {"failure": translated(error)}
     urls = links(list(page.object_list))
     rows: list[dict[str, Any]] = [
         {
-            "rule": one,
-            "url": urls.get(one.name, ""),
-            "refused": written(one.refused),
+            "rule": rule,
+            "url": urls.get(rule.name, ""),
+            "refused": written(rule.refused),
             "callers": [
-                (tag[:8] if TAG.fullmatch(tag) else tag, written(count)) for tag, count, _ in most.get(one.name, ())
+                (tag[:8] if TAG.fullmatch(tag) else tag, written(count)) for tag, count, _ in most.get(rule.name, ())
             ],
-            "calls": written(one.day.calls),
-            "hints": [translated(hint) for hint in one.hints],
-            "share": written(one.refused_share, ".1%") if one.day.calls else "–",
-            "p99": f"{written(one.p99_ms, '.0f' if one.p99_ms >= 10 else '.1f')} ms" if one.day.calls else "–",
-            "hour": bars(one.hour_points),
-            "hour_label": _label(one.hour),
-            "day": bars(one.day_points),
-            "day_label": _label(one.day),
+            "calls": written(rule.day.calls),
+            "hints": [translated(hint) for hint in rule.hints],
+            "share": written(rule.refused_share, ".1%") if rule.day.calls else "–",
+            "p99": f"{written(rule.p99_ms, '.0f' if rule.p99_ms >= 10 else '.1f')} ms" if rule.day.calls else "–",
+            "hour": bars(rule.hour_points),
+            "hour_label": _label(rule.hour),
+            "day": bars(rule.day_points),
+            "day_label": _label(rule.day),
         }
-        for one in found.rules
+        for rule in rule_overview.rules
     ]
-    said = {
-        "processes": translated(found.in_words),
-        "store": translated(found.store_in_words),
-        "each": [(one, translated(STATES[one.state])) for one in found.processes[:MOST_PROCESSES]],
+    sentences = {
+        "processes": translated(rule_overview.in_words),
+        "store": translated(rule_overview.store_in_words),
+        "each": [(process, translated(STATES[process.state])) for process in rule_overview.processes[:MOST_PROCESSES]],
     }
     size = {"width": WIDTH, "height": HEIGHT}
     parts = {
         "rows": [row for row in rows if row["rule"].day.calls],
         "idle": [row for row in rows if not row["rule"].day.calls],
     }
-    return {"failure": "", **parts, "found": found, "page": page, "search": search, **said, **size}
+    return {"failure": "", **parts, "overview": rule_overview, "page": page, "search": search, **sentences, **size}
 
 
 def _label(of: Minute) -> str:
