@@ -233,11 +233,8 @@ def test_a_release_before_the_registration_arrives_is_owed_under_both_uids(regis
     registry.confirm(old, 1, OTHER)  # a reply to a call made before
     assert not registry.is_announced(*OTHER)
     owed = registry.release(*PAIR, "a")
-    assert (
-        set(owed)
-        == set(registry.unconfirmed())
-        == {PendingRelease(old, *PAIR, "a"), PendingRelease(registry.uid, *PAIR, "a")}
-    )
+    expected = {PendingRelease(uid, *PAIR, "a") for uid in (old, registry.uid)}
+    assert set(owed) == set(registry.unconfirmed()) == expected
     assert registry.release(*PAIR, "a") == ()
     registry.confirm_released(*owed)
     assert registry.unconfirmed() == []

@@ -164,7 +164,7 @@ def test_what_a_rule_did(settings: Any, has_zones: bool) -> None:
     )
     assert json.loads(json.dumps(found.as_json()))["rules"][0]["day"]["refused"] == {"exceeded": 1}
     now = timezone.now()
-    assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).records) == 4
+    assert len(sample(store, now - timedelta(hours=1), now + timedelta(hours=1)).whole) == 4
 
 
 AT = timezone.now()

@@ -105,9 +105,8 @@ def test_after_a_reset_only_what_is_new_counts(aggregates: Both, clock: FrozenCl
 def test_idents_of_whom_nobody_reports_any_more_are_forgotten(clock: FrozenClock) -> None:
     aggregates = Aggregates(clock)
     counts = (MeterCount(INDEX, 5, 5, 5),)
-    reports = [
-        DamperReport(RULE.id, f"u{number}", "one", 0, clock.now_us, counts) for number in range(FIRST_SWEEP_SIZE - 1)
-    ]
+    idents = [f"u{number}" for number in range(FIRST_SWEEP_SIZE - 1)]
+    reports = [DamperReport(RULE.id, ident, "one", 0, clock.now_us, counts) for ident in idents]
     aggregates.damp(reports)
     clock.step((2 * KEPT_SUB_INTERVALS + 1) * SUB_INTERVAL_SECONDS)
     assert len(aggregates) == FIRST_SWEEP_SIZE - 1

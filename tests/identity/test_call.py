@@ -36,18 +36,7 @@ def test_only_what_no_door_has_charged_is_due(rule: Rule, charged: dict[Any, int
     assert (call and call.cost) == due
 
 
-JUNK = [
-    -1000,
-    True,
-    False,
-    float("nan"),
-    float("inf"),
-    0.5,
-    1.0,
-    "1",
-    None,
-    [],
-]
+JUNK = [-1000, True, False, float("nan"), float("inf"), 0.5, 1.0, "1", None, []]
 FRAME = {"type": "websocket.receive", "text": "x"}
 
 
@@ -63,10 +52,7 @@ async def awaited(frame: Any) -> int:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        *(
-            (lambda frame, junk=junk: junk, f"gives {junk!r}, not a whole number, 0 or more: the message counts 1")
-            for junk in JUNK
-        ),
+        *((lambda frame, junk=junk: junk, f"gives {junk!r}, not a whole number, 0 or more") for junk in JUNK),
         (lambda frame: int(frame["text"]), "raised this"),
         (awaited, "must not be async"),
     ],

@@ -120,7 +120,7 @@ class TestCost:
     def test_an_answer_that_is_no_cost_counts_one_and_is_logged(self, said: Any, caplog: Any) -> None:
         PRICES[:] = [said]
         assert self.costs("price") == [1, 1]
-        assert f"{HERE}price gives " in caplog.text
+        assert "0 or more: the call under rule 'priced' counts 1" in caplog.text
 
     def test_so_does_a_function_that_fails_or_is_async(self, caplog: Any) -> None:
         PRICES[:] = []

@@ -48,12 +48,6 @@ class Sample:
     shares: Mapping[str, float]  #: shares of "whole" and "refused"
     cut: int = 0  #: number of callers in ``whole`` whose later calls are left out, because there were too many
 
-    @property
-    def records(self) -> list[Recorded]:
-        """Decisions whose weights add up to about all decisions."""
-        not_refused = [decision for decision in self.whole if decision.outcome != "refused"]
-        return sorted(not_refused + self.refused, key=lambda decision: decision.at)
-
 
 def minutes(
     store: AnyStore, since: datetime, until: datetime, rules: Iterable[str] | None = None
