@@ -274,14 +274,9 @@ class Priced(Search):
 def test_a_function_of_a_view_that_nothing_calls(settings: Any, classes: Any, middleware: list[str], told: int) -> None:
     settings.ROOT_URLCONF = (path("", Priced.as_view(throttle_classes=classes), name="priced"),)
     settings.MIDDLEWARE, settings.DJANGO_THROTTLE = middleware, {"RULES": {"api": {"rate": "1/min"}}}
-    messages = [
-        each.msg
-        for each in run_checks(tags=["django_throttle"])
-        if each.id == "django_throttle.W044" and "nothing calls it" in each.msg
-    ]
-    assert len(messages) == told and all(
-        "Priced, at 'priced', has a function throttle_cost" in each for each in messages
-    )
+    messages = [each for each in run_checks(tags=["django_throttle"]) if "nothing calls it" in each.msg]
+    assert [each.id for each in messages] == ["django_throttle.W044"] * told
+    assert all("Priced, at 'priced', has a function throttle_cost" in each.msg for each in messages)
 
 
 class TestNamesOfDecorators:
