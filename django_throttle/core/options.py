@@ -28,7 +28,7 @@ class Choice(NamedTuple):
 
 
 BUCKETS: Final = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_bucket)
-EVENTS: Final = tuple(NOUNS)
+EVENTS: Final = NOUNS.keys()
 # Events that last, which only a concurrency rule counts; the others happen at a moment.
 LASTING_EVENTS: Final = ("inflight", "connection")
 MEASURED_UNITS: Final = tuple(UNITS)[2:]

@@ -46,7 +46,7 @@ class HypotheticalCall:
     def events(self) -> tuple[str, ...]:
         """Events that the entry point would decide. A call with a method is a request."""
         event = self.event or ("request" if self.method else "")
-        return JOINT_EVENTS.get(event, (event,)) if event else EVENTS
+        return JOINT_EVENTS.get(event, (event,)) if event else tuple(EVENTS)
 
 
 class Counting(NamedTuple):

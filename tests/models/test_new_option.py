@@ -79,21 +79,30 @@ def test_the_database_the_admin_and_the_docs_have_it(admin_client: Client, monke
     assert line in option_table(Badged)
 
 
-# What is added to a copy of the package: a file, the text behind which it goes, and the text.
+# What is added to a copy of the package: a module, the text behind which it goes, and the text.
 NOSE = 'KeyKind(name="nose", label="Nose", words="each nose", find=id, override="Nose", rank=9),'
 BADGE = '    badge: bool = option("switch", False, help="A badge.", words="with a badge")\n'
 ADDED = [
-    ("options", "_: KW_ONLY\n", BADGE),
-    ("option_words", "NOUNS: Final = {\n", '"sneeze": "sneezes",\n'),
-    ("option_words", "] = {\n", '"sneeze": lambda count: translatable("{count} sneezes", count=count),\n'),
-    ("key", "_EVERY: Final = (\n", NOSE),
-    ("algorithms/__init__", "for each in _ALL_ALGORITHMS}\n", 'ALGORITHMS["drip"] = GCRA\n'),
+    ("conf", "class Conf:\n", '    GREETING: str = "hello"  # what mail servers say\n'),
+    ("checks.settings", "Wanted]] = {\n", '    "GREETING": _one_of("hello", "good day"),\n'),
+    ("core.options", "_: KW_ONLY\n", BADGE),
+    ("core.option_words", "NOUNS: Final = {\n", '"sneeze": "sneezes",\n'),
+    ("core.option_words", "] = {\n", '"sneeze": lambda count: translatable("{count} sneezes", count=count),\n'),
+    ("core.key", "_EVERY: Final = (\n", NOSE),
+    ("core.algorithms.__init__", "for each in _ALL_ALGORITHMS}\n", 'ALGORITHMS["drip"] = GCRA\n'),
 ]
 SCRIPT = """
 import django
 django.setup()
+from django.core.checks import run_checks
 from django.core.management import call_command
+from django.test import override_settings
+from django_throttle.conf import conf
 from django_throttle.models import ThrottleOverride, ThrottleRule
+print(conf().GREETING)
+for greeting in ("good day", "bye"):
+    with override_settings(DJANGO_THROTTLE={"GREETING": greeting}):
+        print(conf().GREETING, *(message.msg for message in run_checks() if message.id == "django_throttle.E001"))
 call_command("makemigrations", "--check", "--dry-run")
 call_command("migrate", verbosity=0)
 columns = {"algorithm": "drip", "key": "nose", "events": ["sneeze"], "options": {"badge": True}}
@@ -114,11 +123,11 @@ DJANGO_THROTTLE = {}
 
 
 @pytest.mark.usefixtures("servers")
-def test_no_option_event_key_or_algorithm_needs_a_migration(tmp_path: Path) -> None:
+def test_a_setting_is_checked_and_no_option_event_key_or_algorithm_needs_a_migration(tmp_path: Path) -> None:
     package = tmp_path / "django_throttle"
     shutil.copytree(django_throttle.__path__[0], package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, behind, text in ADDED:
-        file = package / "core" / f"{name}.py"
+        file = package.joinpath(*name.split(".")).with_suffix(".py")
         before, found, after = file.read_text().partition(behind)
         assert found
         file.write_text(before + found + text + after)
@@ -127,5 +136,6 @@ def test_no_option_event_key_or_algorithm_needs_a_migration(tmp_path: Path) -> N
     line = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        "No changes detected", "each nose: 5 sneezes per minute, bursts up to 5, with a badge", "blocked",
+        "hello", "good day", "bye GREETING must be one of hello, good day, not 'bye'", "No changes detected",
+        "each nose: 5 sneezes per minute, bursts up to 5, with a badge", "blocked",
     ], done.stderr  # fmt: skip
