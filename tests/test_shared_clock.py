@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.http import HttpResponse
 from django.test import Client
-from django.urls import reverse
+from django.urls import path, reverse
 from django.utils import timezone
 
 from django_throttle import rulebook, runtime
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.core import Override, Rule
+from django_throttle.decorators import throttle
 from django_throttle.identity.call import Call
 from django_throttle.later.queue_slots import queue_slot_under
 from django_throttle.limiter import decide
@@ -98,6 +100,19 @@ def test_the_end_of_an_override_is_made_by_the_time_of_the_store(
     host(off)  # another process
     admin_client.post(reverse("admin:django_throttle_throttleoverride_add"), typed)
     assert ThrottleOverride.objects.latest("pk").until.timestamp() == pytest.approx(now + 7200, abs=20)
+
+
+@OFF
+def test_clients_are_told_the_moment_of_the_store(
+    enforce: Live, host: Callable[[float], None], off: float, settings: Any
+) -> None:
+    redis = enforce(api={"rate": "1/h", "algorithm": "gcra"}, X_RATELIMIT_HEADERS="epoch")
+    settings.ROOT_URLCONF = (path("", throttle("api")(lambda request: HttpResponse())),)
+    settings.MIDDLEWARE = []
+    host(off)
+    current_rules.fetch(redis)
+    expected = pytest.approx(real_now().timestamp() + 3600, abs=20)
+    assert [float(Client().get("/")["X-RateLimit-Reset"]) for _ in range(2)] == [expected] * 2
 
 
 @pytest.mark.django_db

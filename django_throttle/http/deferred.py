@@ -26,7 +26,6 @@ from django.dispatch import receiver
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.loader import get_template
 from django.urls import NoReverseMatch, get_resolver, get_script_prefix, reverse
-from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import get_language
 from django.views.decorators.csrf import csrf_exempt
@@ -56,7 +55,7 @@ from django_throttle.later.site_queues import (
     queue_of,
 )
 from django_throttle.later.task_budget import budget_of, takes_slot
-from django_throttle.local.shared_clock import shared_clock
+from django_throttle.local.shared_clock import shared_clock, shared_now
 from django_throttle.runtime import LogThrottle
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
@@ -361,7 +360,7 @@ class StatusUrl(NamedTuple):
             "percent": percent,
             "waits_for_slot": self.waits_for_slot,
             "wait": wait_in_words(ceil(wait), get_language()) if wait else None,
-            "when": timezone.now() + timedelta(seconds=wait + 59) if wait >= 60 else None,
+            "when": shared_now() + timedelta(seconds=wait + 59) if wait >= 60 else None,
         }
         return str(get_template(TEMPLATE).render(context))
 

@@ -14,7 +14,6 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase, ResponseHeaders
-from django.utils import timezone
 
 from django_throttle.conf import conf
 from django_throttle.core import Decision
@@ -37,6 +36,7 @@ from django_throttle.costs.measured import settle
 from django_throttle.http import request_costs
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.slots import hold_until_closed, release_slots
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.runtime import LogThrottle, is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -277,4 +277,4 @@ def header_fields(decisions: Sequence[Decision], is_logged_in: Callable[[], bool
     fields = rate_limit(shown, version)
     if x_version == OFF:
         return fields
-    return fields | x_rate_limit(shown, timezone.now().timestamp() if x_version == EPOCH else 0.0)
+    return fields | x_rate_limit(shown, shared_clock.now() if x_version == EPOCH else 0.0)

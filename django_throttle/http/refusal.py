@@ -24,6 +24,7 @@ from django_throttle.core.decision import deciding_outcome, error_code
 from django_throttle.http.finalize import set_fields
 from django_throttle.http.problem_details import CONTENT_TYPE, problem, wait_in_words
 from django_throttle.http.retry_after import retry_seconds
+from django_throttle.local.shared_clock import shared_clock
 from django_throttle.observe.reports import reference
 
 TEMPLATE: Final = "django_throttle/429.html"
@@ -172,7 +173,7 @@ def _page(decision: Decision, status: int, seconds: int | None) -> str | None:
     else:
         wait = wait_in_words(seconds, language)
         if seconds < MAX_DATE_SECONDS and (seconds >= TIME_SECONDS or not is_ours):
-            minute = (int(timezone.now().timestamp()) + seconds + 59) // 60
+            minute = (int(shared_clock.now()) + seconds + 59) // 60
         seconds = PAGE_BOUNDS[bisect(PAGE_BOUNDS, seconds) - 1] if is_ours else seconds
     caller_reference = reference(decision)
     placeholder = REFERENCE_PLACEHOLDER if caller_reference and is_ours else caller_reference

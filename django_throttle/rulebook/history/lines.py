@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from django.apps import apps
 from django.db import Error, IntegrityError, models, transaction
-from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_throttle.core.texts import translatable
+from django_throttle.local.shared_clock import shared_now
 from django_throttle.rulebook import sources
 from django_throttle.translated import to_the_second
 
@@ -174,7 +174,7 @@ def delete_old(using: str, now: datetime | None = None) -> int:
     if newest is None:
         return 0
     settings = rows.filter(kind="settings").order_by("-pk").values_list("pk", flat=True).first()
-    cutoff = (now or timezone.now()) - timedelta(days=MAX_DAYS)
+    cutoff = (now or shared_now()) - timedelta(days=MAX_DAYS)
     old = rows.filter(models.Q(at__lt=cutoff) | models.Q(pk__lte=newest - MAX_LINES)).exclude(pk=settings or 0)
     return int(old.delete()[0])
 
