@@ -18,14 +18,14 @@ def translated(text: object) -> str:
         text = text_of(text)
     if not isinstance(text, Text) or _is_foreign():
         return str(text)
-    places, values = text.values
+    args, values = text.values
     if text.plural:
         pattern = translation.ngettext(text.pattern, text.plural, text.number)
     else:
         pattern = translation.gettext(text.pattern) if text.pattern else ""
-        if pattern == text.pattern and not (places or values):
+        if pattern == text.pattern and not (args or values):
             return str(text)  # English is in lower case in a sentence
-    return pattern.format(*map(_shown, places), **{name: _shown(value) for name, value in values.items()})
+    return pattern.format(*map(_shown, args), **{name: _shown(value) for name, value in values.items()})
 
 
 def _is_foreign() -> bool:

@@ -27,9 +27,9 @@ def gettext_noop(text: str) -> str:
     return text
 
 
-def translatable(pattern: str, /, *places: object, **values: object) -> Text:
+def translatable(pattern: str, /, *args: object, **values: object) -> Text:
     """Return the text that ``pattern.format`` makes of these values."""
-    return _text(pattern, (places, values))
+    return _text(pattern, (args, values))
 
 
 def translatable_plural(singular: str, plural: str, number: int, /, **values: object) -> Text:
@@ -55,12 +55,12 @@ def relabelled(text: str, name: str, label: str) -> str:
     """Return the text with a label in place of an option's name, which may follow a label in brackets."""
     if not isinstance(text, Text):
         return text
-    places, values = text.values
+    args, values = text.values
     relabelled_values = {
         key: label if str(value) == name or str(value).endswith(f" ({name})") else value
         for key, value in values.items()
     }
-    return _text(text.pattern, (places, relabelled_values), text.plural, text.number)
+    return _text(text.pattern, (args, relabelled_values), text.plural, text.number)
 
 
 def text_of(error: Exception) -> str:

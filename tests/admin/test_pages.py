@@ -19,7 +19,7 @@ from django_throttle.connections.reconcile import Reconciler
 from django_throttle.connections.socket_control import SocketControl
 from django_throttle.console.admin.candidates import ThrottleCandidateAdmin, picture
 from django_throttle.console.models import ThrottleCandidate
-from django_throttle.console.recording import RecordFlusher, own_records, places
+from django_throttle.console.recording import RecordFlusher, own_records, redis_keys
 from django_throttle.console.route_costs import CostFlusher, route_costs
 from django_throttle.costs.meter import MEASURES
 from django_throttle.identity import keys
@@ -376,7 +376,7 @@ def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client
     answer = tried(operator, row, rate="2/hour")
     assert sides(answer) == {"live rule": (4, 1), "edited rule": (8, 2)}
     most = [(each["ident"], each["numbers"]) for each in answer.context["affected"]]
-    assert most == [(places.hashed("ip:192.0.2.1"), [4, 7]), (places.hashed("ip:192.0.2.2"), [0, 1])]
+    assert most == [(redis_keys.hashed("ip:192.0.2.1"), [4, 7]), (redis_keys.hashed("ip:192.0.2.2"), [0, 1])]
     text = answer.content.decode()
     assert "100.00% of the callers" in text and "192.0.2" not in text
     assert "live rule: 4 refused, 4 at most in one of" in text

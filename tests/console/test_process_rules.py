@@ -17,10 +17,10 @@ from django_throttle.console.recording import RecordFlusher
 from django_throttle.console.recording.cells import Minute
 from django_throttle.console.recording.hints import STRICT_IDENTS, Hints, refused_idents
 from django_throttle.console.recording.overview import overview
-from django_throttle.console.recording.places import hashed
 from django_throttle.console.recording.process_rules import RulesReporter, process_rules
 from django_throttle.console.recording.read import Recorded, Sample, sample
 from django_throttle.console.recording.recorder import recorder
+from django_throttle.console.recording.redis_keys import hashed
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charge
 from django_throttle.core.decision import Outcome, Reason, combine_outcomes

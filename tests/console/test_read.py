@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle.console.recording import RecordFlusher, own_records, places
+from django_throttle.console.recording import RecordFlusher, own_records, redis_keys
 from django_throttle.console.recording.cells import percentile
 from django_throttle.console.recording.heavy_hitters import MAX_MONTH_IDENTS
-from django_throttle.console.recording.places import RANKING_TTL_MS
 from django_throttle.console.recording.read import most_refused, recent, recorded_rules, sample
 from django_throttle.console.recording.recorder import recorder
+from django_throttle.console.recording.redis_keys import RANKING_TTL_MS
 from django_throttle.core import Rule
 from django_throttle.exceptions import StoreError
 from django_throttle.identity.call import Call
@@ -85,7 +85,7 @@ def test_the_most_refused_of_an_hour_that_is_long_over(redis_url: str, redis_ser
     call(store, [LIMITED], "user:0", 3)
     flush()  # late: what was left goes on
     tags = [tag for tag, _, _ in most_refused(store, "api")]
-    assert tags == [*[tag for tag, _, _ in whole[:MAX_MONTH_IDENTS]], places.ranking_tag("user:0")]
+    assert tags == [*[tag for tag, _, _ in whole[:MAX_MONTH_IDENTS]], redis_keys.ranking_tag("user:0")]
 
 
 def test_what_an_ident_was_refused_lately(both: tuple[AnyStore, Flush]) -> None:

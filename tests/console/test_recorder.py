@@ -13,9 +13,9 @@ from django.utils import timezone
 from django_throttle.conf import conf
 from django_throttle.console.recording.cells import CODES, minute_of
 from django_throttle.console.recording.heavy_hitters import CUT_FACTOR, MAX_IDENTS, HeavyHitters
-from django_throttle.console.recording.places import MAX_RECENT_ENTRIES
 from django_throttle.console.recording.read import compare_candidate
 from django_throttle.console.recording.recorder import MAX_CELLS, MAX_RANKINGS, DecisionRecorder, Records, recorder
+from django_throttle.console.recording.redis_keys import MAX_RECENT_ENTRIES
 from django_throttle.core import Decision, Rule
 from django_throttle.core.commands import charges_of
 from django_throttle.core.decision import Outcome, Reason

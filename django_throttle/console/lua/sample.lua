@@ -1,4 +1,4 @@
--- Adds to a sample of decisions, and keeps it small: the highest ranks go (see thinning.py).
+-- Adds to a sample of decisions, and keeps it small: the highest ranks go (see bounded_sample.py).
 -- KEYS: seen:<process> (HASH field: number of the last sending), sample of this time (LIST of a rank in four bytes and
 --   JSON), its state (STRING of its bound and its full ranks), an older sample, its state.
 -- ARGV: field, number of this sending, TTL of samples and of seen in milliseconds, most entries of this sample, of the

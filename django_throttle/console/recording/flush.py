@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any, Final
 
 from django_throttle.agent import StoreJob
-from django_throttle.console.recording import places
+from django_throttle.console.recording import redis_keys
+from django_throttle.console.recording.bounded_sample import RANKS, BoundedSample
 from django_throttle.console.recording.cells import HOUR, MINUTE, Cell
 from django_throttle.console.recording.heavy_hitters import MAX_IDENTS, MAX_MONTH_IDENTS, HeavyHitters
-from django_throttle.console.recording.places import HOURS, MINUTES
 from django_throttle.console.recording.process_rules import RulesReporter
 from django_throttle.console.recording.recorder import DecisionSample, Records, recorder
-from django_throttle.console.recording.thinning import RANKS, BoundedSample
+from django_throttle.console.recording.redis_keys import HOURS, MINUTES
 from django_throttle.stores import RedisStore
 from django_throttle.stores.redis.failures import raise_first
 from django_throttle.stores.redis.transport import batches
@@ -95,8 +95,14 @@ class RecordFlusher:
         self, rule: str, part: str, cells: list[tuple[int, Cell]], hour: int, ranking: HeavyHitters | None
     ) -> Sending:
         """Return the sending of a rule's cells and ranking. ``part`` distinguishes the sendings of a rule."""
-        newest, field = max([minute for minute, _ in cells], default=hour), f"{places.rule_tag(rule)}:{part}"
-        args: list[Any] = [field, self._number, places.MINUTES_TTL_MS, places.HOURS_TTL_MS, places.SEEN_TTL_MS]
+        newest, field = max([minute for minute, _ in cells], default=hour), f"{redis_keys.rule_tag(rule)}:{part}"
+        args: list[Any] = [
+            field,
+            self._number,
+            redis_keys.MINUTES_TTL_MS,
+            redis_keys.HOURS_TTL_MS,
+            redis_keys.SEEN_TTL_MS,
+        ]
         args += [rule.encode("utf-8", "surrogatepass"), newest, len(cells)]
         names = [f"rec:seen:{self._uid}", "rec:rules"]
         for minute, cell in cells:
@@ -105,25 +111,30 @@ class RecordFlusher:
             args += [number for pair in cell.items() for number in pair]
         if ranking is not None:
             ranking.cut()
-            names += [places.ranking_name(rule, hour), HOURS.name(rule, hour)]
+            names += [redis_keys.ranking_name(rule, hour), HOURS.name(rule, hour)]
             args += [
-                places.RANKING_TTL_MS,
-                places.ranking_field(hour),
+                redis_keys.RANKING_TTL_MS,
+                redis_keys.ranking_field(hour),
                 MAX_IDENTS,
                 MAX_MONTH_IDENTS,
                 ranking.error,
             ]
             for ident, count in ranking.counts.items():
-                args += [places.packed_tag(ident), count]
+                args += [redis_keys.packed_tag(ident), count]
         return "record", list(map(self.store.process_key, names)), args
 
     def _of_sample(self, stratum: str, slot: int, sample: BoundedSample[DecisionSample]) -> Sending:
         names = [f"rec:seen:{self._uid}"]
-        for number in (slot, slot - places.RECENT_SLOTS):
-            name = places.sample_name(stratum, number)
+        for number in (slot, slot - redis_keys.RECENT_SLOTS):
+            name = redis_keys.sample_name(stratum, number)
             names += [name, f"{name}:level"]
-        args: list[Any] = [f"{stratum}:{slot % places.SLOTS}", self._number, places.MINUTES_TTL_MS, places.SEEN_TTL_MS]
-        args += [places.MAX_RECENT_ENTRIES[stratum], places.MAX_OLDER_ENTRIES[stratum]]
+        args: list[Any] = [
+            f"{stratum}:{slot % redis_keys.SLOTS}",
+            self._number,
+            redis_keys.MINUTES_TTL_MS,
+            redis_keys.SEEN_TTL_MS,
+        ]
+        args += [redis_keys.MAX_RECENT_ENTRIES[stratum], redis_keys.MAX_OLDER_ENTRIES[stratum]]
         args += [" ".join(map(str, (sample.bound, *sample.full)))]
         args += [rank.to_bytes(4, "big") + packed(decision) for rank, decision in sample.entries]
         return "sample", list(map(self.store.process_key, names)), args
@@ -143,6 +154,6 @@ def state_of(reply: object) -> list[int]:
 
 def packed(decision: DecisionSample) -> bytes:
     """Return a decision of a sample as JSON, with tags in place of idents."""
-    tags = {places.tag_of(ident): rules for ident, rules in decision.idents.items()}
+    tags = {redis_keys.tag_of(ident): rules for ident, rules in decision.idents.items()}
     fields = [round(decision.at, 6), *decision[1:-1], tags]
     return json.dumps(fields, separators=(",", ":")).encode()

@@ -6,11 +6,11 @@ from typing import Final
 
 from django.utils import timezone
 
+from django_throttle.console.recording.bounded_sample import RANKS, BoundedSample
 from django_throttle.console.recording.cells import Cell, add
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
-from django_throttle.console.recording.places import DAY, MAX_RECENT_ENTRIES, SLOT
 from django_throttle.console.recording.recorder import DecisionSample, Records, recorder, thin_older
-from django_throttle.console.recording.thinning import RANKS, BoundedSample
+from django_throttle.console.recording.redis_keys import DAY, MAX_RECENT_ENTRIES, SLOT
 
 MAX_CELLS: Final = 20_000
 

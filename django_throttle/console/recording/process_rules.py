@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django_throttle import rulebook
-from django_throttle.console.recording import places
+from django_throttle.console.recording import redis_keys
 from django_throttle.local import process_identity
 from django_throttle.local.process_identity import number
 from django_throttle.local.shared_clock import shared_clock
@@ -85,7 +85,7 @@ class RulesReporter:
 
     def _send(self, report: str) -> None:
         key = self.store.process_key("rec:processes")
-        self.store.call("tell_rules", [key], [self._uid, report, places.SEEN_TTL_MS])
+        self.store.call("tell_rules", [key], [self._uid, report, redis_keys.SEEN_TTL_MS])
 
 
 def process_rules(store: AnyStore) -> list[ProcessRules]:
@@ -139,7 +139,7 @@ def _seconds(value: object) -> float:
 def own_damped(store: AnyStore) -> list[Damped]:
     """Return the idents that the dampers of this process suppress."""
     suppressed = store.local_limits.suppressed(MAX_DAMPED_IDENTS)
-    return [Damped(rule, places.tag_of(ident), factor, 1) for rule, ident, factor in suppressed]
+    return [Damped(rule, redis_keys.tag_of(ident), factor, 1) for rule, ident, factor in suppressed]
 
 
 def damped(processes: Iterable[ProcessRules]) -> list[Damped]:

@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from django.utils import timezone
 
-from django_throttle.console.recording import own_records, places
+from django_throttle.console.recording import own_records, redis_keys
+from django_throttle.console.recording.bounded_sample import RANKS
 from django_throttle.console.recording.cells import HOUR, Minute, minute_of, number_at, total, unpacked
 from django_throttle.console.recording.flush import Sending, packed, state_of
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
-from django_throttle.console.recording.places import HOURS, MINUTES, Span
 from django_throttle.console.recording.recorder import MAX_TEXT_CHARS
-from django_throttle.console.recording.thinning import RANKS
+from django_throttle.console.recording.redis_keys import HOURS, MINUTES, Span
 from django_throttle.core.overrides import candidate_name
 from django_throttle.core.texts import translatable
 from django_throttle.explain.refusals import Refusal
@@ -85,7 +85,7 @@ def recent(store: AnyStore, ident: str, limit: int = 20, scope: str = "") -> lis
 
     Only refusals in ``scope`` are returned, unless it is empty.
     """
-    tag, end = places.hashed(ident), timezone.now()
+    tag, end = redis_keys.hashed(ident), timezone.now()
     sampled = sample(store, end - timedelta(days=1), end)
     refusals = [*sampled.refused, *(decision for decision in sampled.whole if decision.outcome != "allowed")]
     unique = {
@@ -102,7 +102,7 @@ def _is_tag_of(recorded_tag: str, ident: str, tag: str) -> bool:
     if recorded_tag in (ident, tag):
         return True
     is_tag = TAG.fullmatch(ident) is not None
-    return is_tag and (recorded_tag.startswith(ident) or places.hashed(recorded_tag).startswith(ident))
+    return is_tag and (recorded_tag.startswith(ident) or redis_keys.hashed(recorded_tag).startswith(ident))
 
 
 def _cells(
@@ -144,13 +144,13 @@ def _rankings(store: AnyStore, rule: str, starts: Sequence[int]) -> Iterator[Hea
         own_rankings = own_records.current().rankings
         for start in starts:
             if ranking := own_rankings.get((rule, start)):
-                counts = {places.ranking_tag(ident): count for ident, count in ranking.counts.items()}
+                counts = {redis_keys.ranking_tag(ident): count for ident, count in ranking.counts.items()}
                 yield HeavyHitters(counts, ranking.error)
         return
     calls = []
     for start in starts:
-        keys = map(store.process_key, (places.ranking_name(rule, start), HOURS.name(rule, start)))
-        calls.append(("read_ranking", list(keys), [places.ranking_field(start)]))
+        keys = map(store.process_key, (redis_keys.ranking_name(rule, start), HOURS.name(rule, start)))
+        calls.append(("read_ranking", list(keys), [redis_keys.ranking_field(start)]))
     yield from map(_ranking, map(_bytes, _replies(store, calls)))
 
 
@@ -161,7 +161,7 @@ def _ranking(packed: bytes) -> HeavyHitters:
     while at < len(packed):
         count, at = number_at(packed, at)
         length, at = number_at(packed, at)
-        counts[places.unpacked_tag(packed[at : at + length])] = count
+        counts[redis_keys.unpacked_tag(packed[at : at + length])] = count
         at += length
     return HeavyHitters(counts, error)
 
@@ -170,7 +170,7 @@ def sample(store: AnyStore, since: datetime, until: datetime) -> Sample:
     """Return the sampled decisions of a period within the last 24 hours."""
     strata, shares, cut = {}, {}, {}
     first, end = since.timestamp(), until.timestamp()
-    for stratum in places.STRATA:
+    for stratum in redis_keys.STRATA:
         bound, full, entries = _entries(store, stratum, since, until)
         shares[stratum] = bound / RANKS
         decisions = [(rank, _recorded(entry, RANKS / bound)) for rank, entry in entries if rank < bound]
@@ -188,15 +188,15 @@ def _entries(
     store: AnyStore, stratum: str, since: datetime, until: datetime
 ) -> tuple[int, set[int], list[tuple[int, bytes]]]:
     """Return the lowest bound of the slots, which applies to all, their full ranks, and their entries with ranks."""
-    first = max(since.timestamp(), timezone.now().timestamp() - places.SLOTS * places.SLOT)
-    slots = range(int(first) // places.SLOT, int(until.timestamp()) // places.SLOT + 1)
+    first = max(since.timestamp(), timezone.now().timestamp() - redis_keys.SLOTS * redis_keys.SLOT)
+    slots = range(int(first) // redis_keys.SLOT, int(until.timestamp()) // redis_keys.SLOT + 1)
     if not store.is_remote:
         samples = [
             (state, [(rank, packed(decision)) for rank, decision in entries])
             for state, entries in own_records.samples(stratum, slots)
         ]
     else:
-        names = [store.process_key(places.sample_name(stratum, slot)) for slot in slots]
+        names = [store.process_key(redis_keys.sample_name(stratum, slot)) for slot in slots]
         calls: list[Sending] = [("read_sample", [name, f"{name}:level"], []) for name in names]
         replies = [[*map(_bytes, reply)] for reply in _replies(store, calls)]
         samples = [

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 from django.core.signals import setting_changed
 from django.utils import timezone
 
-from django_throttle.console.recording import cells, places
+from django_throttle.console.recording import cells, redis_keys
+from django_throttle.console.recording.bounded_sample import RANKS, BoundedSample, random_rank, ranks_of
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
-from django_throttle.console.recording.thinning import RANKS, BoundedSample, random_rank, ranks_of
 from django_throttle.console.route_costs import route_costs
 from django_throttle.core import Decision
 from django_throttle.core.commands import Charges, RuleSet, forget_charges
@@ -229,9 +229,9 @@ class DecisionRecorder(Recorder):
 
     def _sample_of(self, stratum: str, at: float) -> BoundedSample[DecisionSample]:
         """Return the sample of the slot of this time. In a new slot, relax the bound of the newest sample."""
-        samples, slot = self._records.samples, int(at) // places.SLOT
+        samples, slot = self._records.samples, int(at) // redis_keys.SLOT
         if (stratum, slot) not in samples:
-            default = slot, BoundedSample[DecisionSample](places.MAX_RECENT_ENTRIES[stratum])
+            default = slot, BoundedSample[DecisionSample](redis_keys.MAX_RECENT_ENTRIES[stratum])
             newest, last = self._newest.get(stratum, default)
             if slot <= newest:
                 sample = last.successor()
@@ -247,10 +247,10 @@ class DecisionRecorder(Recorder):
 def thin_older(samples: Samples, slot: int) -> None:
     """Thin samples of more than an hour before this slot, and delete samples of more than a day before."""
     for stratum, number in [*samples]:
-        if number < slot - places.SLOTS:
+        if number < slot - redis_keys.SLOTS:
             del samples[stratum, number]
-        elif number <= slot - places.RECENT_SLOTS:
-            samples[stratum, number].thin(places.MAX_OLDER_ENTRIES[stratum])
+        elif number <= slot - redis_keys.RECENT_SLOTS:
+            samples[stratum, number].thin(redis_keys.MAX_OLDER_ENTRIES[stratum])
 
 
 def _take_all(entries: list[T]) -> list[T]:

@@ -9,13 +9,13 @@ from time import perf_counter, process_time
 from redis import Redis
 
 from django_throttle import console
-from django_throttle.console.recording import places
+from django_throttle.console.recording import redis_keys
+from django_throttle.console.recording.bounded_sample import BoundedSample, random_rank
 from django_throttle.console.recording.cells import CODES, FIRST_TIME_CODE, HOUR, MINUTE, Cell
 from django_throttle.console.recording.flush import RecordFlusher
 from django_throttle.console.recording.heavy_hitters import HeavyHitters
-from django_throttle.console.recording.places import DAY, RECENT_SLOTS, SLOT, SLOTS
 from django_throttle.console.recording.recorder import DecisionRecorder, DecisionSample, Records
-from django_throttle.console.recording.thinning import BoundedSample, random_rank
+from django_throttle.console.recording.redis_keys import DAY, RECENT_SLOTS, SLOT, SLOTS
 from django_throttle.core import Rule
 from django_throttle.core.commands import Charges, charges_of
 from django_throttle.core.decision import Reason
@@ -79,11 +79,11 @@ def fill(store: RedisStore, client: Redis, refusing: int) -> None:
         flusher.send(records)
         if not is_last:  # what has run out by then
             client.delete(*client.keys("*:rec:m:*"))
-        if hour < now - places.RANKING_TTL_MS // 1000 and (over := client.keys("*:rec:t:*")):
+        if hour < now - redis_keys.RANKING_TTL_MS // 1000 and (over := client.keys("*:rec:t:*")):
             client.delete(*over)
     for slot in range(now // SLOT - SLOTS, now // SLOT + RECENT_SLOTS):
         records = Records()
-        for stratum, most in places.MAX_RECENT_ENTRIES.items():
+        for stratum, most in redis_keys.MAX_RECENT_ENTRIES.items():
             sample = records.samples[stratum, slot] = BoundedSample(2 * most)
             for number in range(2 * most):
                 idents = {f"user:{draw.randrange(10**6)}": [draw.choice(NAMES)]}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_throttle.console.recording import RecordFlusher, own_records, places
+from django_throttle.console.recording import RecordFlusher, own_records, redis_keys
+from django_throttle.console.recording.bounded_sample import RANKS, random_rank, ranks_of
 from django_throttle.console.recording.read import Sample, sample
-from django_throttle.console.recording.thinning import RANKS, random_rank, ranks_of
 from django_throttle.core import Rule
 from django_throttle.stores import AnyStore, MemoryStore, RedisStore
 from tests.console.conftest import call
@@ -61,7 +61,7 @@ def test_one_busy_caller_leaves_room_for_the_others(site: Site) -> None:
     site.calls(*names)
     taken = site.sample()
     assert taken.shares["whole"] == 1 and len(callers(taken)) == 200
-    assert (callers(taken)[places.hashed(busy)], taken.cut) == (810, 1)
+    assert (callers(taken)[redis_keys.hashed(busy)], taken.cut) == (810, 1)
 
 
 def test_a_burst_is_forgotten(site: Site) -> None:
