@@ -70,7 +70,7 @@ class ThrottledConsumerMixin:
     #: Units of the current frame. It is replaced for each frame under a rule of a measured unit.
     throttle = FrameThrottle()
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         left = cls.__mro__[: cls.__mro__.index(ThrottledConsumerMixin)]
         for base in left:
@@ -127,7 +127,7 @@ class ThrottleMiddleware:
     ``idle_timeout``, ``max_age``, ``on_rule_change`` and ``answers``. Raise InvalidSetting for an invalid option.
     """
 
-    def __init__(self, app: Application, scope: str = "websocket", *, refuse: str = "http", **options: Any) -> None:
+    def __init__(self, app: Application, scope: str = "websocket", *, refuse: str = "http", **options: object) -> None:
         self.app = app
         self.settings = middleware_settings(scope, refuse, options)
 

@@ -436,7 +436,7 @@ def decide(call: Call, *, commit: bool = True) -> Decision:
 RunInThread = Callable[..., Awaitable[Any]]
 
 
-async def run_in_view_thread(function: Callable[..., Any], *args: Any) -> Any:
+async def run_in_view_thread(function: Callable[..., object], *args: object) -> Any:
     """Call a function in the thread that runs the synchronous views of this request."""
     return await sync_to_async(function)(*args)
 

@@ -140,7 +140,7 @@ def is_on_event_loop() -> bool:
 background_tasks: set[asyncio.Task[Any]] = set()
 
 
-def spawn(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def spawn(work: Coroutine[object, object, T]) -> asyncio.Task[T]:
     """Start a task on the running loop. asyncio logs its error if the task is not awaited."""
     task = asyncio.ensure_future(work)
     background_tasks.add(task)

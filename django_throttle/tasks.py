@@ -263,7 +263,7 @@ def _call_next_if_revoked(sender: object, request: Context, **_: object) -> None
 running: Final[ContextVar[TaskResult[..., Any] | None]] = ContextVar("running", default=None)
 
 
-def _note_started(sender: object, task_result: TaskResult[..., Any], **_: object) -> None:
+def _note_started(sender: object, task_result: TaskResult[..., object], **_: object) -> None:
     running.set(task_result)
 
 
@@ -350,7 +350,7 @@ class _Limited:
 
 
 def _wait_as_row(
-    task_result: TaskResult[..., Any], error: Refused, lease_key: LeaseKey, has_slot: Callable[[], bool]
+    task_result: TaskResult[..., object], error: Refused, lease_key: LeaseKey, has_slot: Callable[[], bool]
 ) -> Refused:
     """Return the error by which a row waits for a slot: it is put off, and enlisted to be called when one is free."""
 
@@ -364,7 +364,7 @@ def _wait_as_row(
 
 
 def _put_off(
-    task_result: TaskResult[..., Any], error: Refused, start_time: datetime, on_saved: Callable[[Model], object] = id
+    task_result: TaskResult[..., object], error: Refused, start_time: datetime, on_saved: Callable[[Model], object] = id
 ) -> Refused:
     """Return the error that makes the worker of the database backend put the row off, instead of marking it failed."""
     row = getattr(task_result, "db_result", None)

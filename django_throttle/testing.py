@@ -392,7 +392,7 @@ def _answer(answer: object, decisions: Iterable[Decision] = ()) -> _Answer:
     return _Answer(answer, _decisions(answer) or tuple(decisions))
 
 
-def _refusal_in(frame: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _refusal_in(frame: Mapping[str, object]) -> Mapping[str, Any] | None:
     """Return the refusal in a frame of a WebSocket, or None. GraphQL has it in the extensions of an error."""
     errors = frame.get("payload")
     error = errors[0] if isinstance(errors, list) and errors else errors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
@@ -57,7 +57,7 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         """Return True if the user may close connections. The page must be visible to the user, too."""
         return self.has_view_permission(request) and request.user.has_perm("django_throttle.close_throttleconnection")
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         """Return the page, or with ``?part`` the rows that it loads every two seconds."""
         search = _search_text(request.GET.get("q"))
         about = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
@@ -122,7 +121,7 @@ class ThrottleChangeAdmin(ListAdmin):
         return redirect(f"{self.admin_site.name}:django_throttle_throttlechange_changelist")
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         row = self.get_object(request, object_id)
         shown = {"revert_url": self._revert_url(row) if row is not None and may_revert(request, row) else ""}
@@ -132,7 +131,7 @@ class ThrottleChangeAdmin(ListAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[ThrottleChange]:
         return super().get_queryset(request).filter(kind__in=[kind for kind in MODELS if _may_view(request, kind)])
 
-    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **options: object) -> type[ChangeList]:
         return RevertibleChangeList
 
     def has_module_permission(self, request: HttpRequest) -> bool:

@@ -91,7 +91,7 @@ class OptionInput(forms.CharField):
             value = self.option.read(value)
         return value
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> Any:
         if not isinstance(value, (list, tuple)):
             return value
         if self.option.kind == "shares":
@@ -99,7 +99,7 @@ class OptionInput(forms.CharField):
         return ("\n" if self.option.kind == "plans" else ", ").join(map(str, value))
 
 
-def shown_value(option: Option, value: Any) -> str:
+def shown_value(option: Option, value: object) -> str:
     """Return a value as the form field of its option shows it."""
     if option.choices:
         choice = option.choices.get(str(value))

@@ -249,7 +249,7 @@ class ThrottleOverrideAdmin(ListAdmin):
                 self.log_change(request, row, log)
         self.message_user(request, message.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
 
-    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **options: object) -> type[ChangeList]:
         return RowTextsChangeList
 
     def get_list_filter(self, request: HttpRequest) -> Any:
@@ -298,6 +298,6 @@ class ThrottleOverrideAdmin(ListAdmin):
         request: HttpRequest,
         object_id: str | None = None,
         form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
         return super().changeform_view(request, object_id, form_url, extra_context)

@@ -72,5 +72,5 @@ class PageEntry(OfRules):
         view = self.admin_site.admin_view(require_safe(self.changelist_view))
         return [path("", view, name=f"{self.opts.app_label}_{self.opts.model_name}_changelist")]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         return redirect(f"{self.admin_site.name}:{self.page}")

@@ -149,7 +149,7 @@ class ListForm(RuleForm):
 
     shown = ("rate", "limit", "action", "enabled")
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
         if "rate" in self.fields:
             self.fields["rate"].widget = forms.TextInput(attrs={"size": max(8, len(self.instance.rate)), "dir": "ltr"})
@@ -250,7 +250,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             for name, options in fieldsets
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
             return super().changelist_view(request, extra_context)
 
@@ -259,14 +259,14 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         request: HttpRequest,
         object_id: str | None = None,
         form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
+        extra_context: dict[str, object] | None = None,
     ) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
             context = {"show_save_and_add_another": False, **(extra_context or {})}
             return super().changeform_view(request, object_id, form_url, context)
 
     def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         with history.editing(request.user.get_username(), "admin"):
             return super().delete_view(request, object_id, extra_context)
@@ -276,7 +276,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             super().save_model(request, obj, form, change)
 
     def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         """Redirect to the changes of this row."""
         row = self.get_object(request, unquote(object_id))
@@ -348,11 +348,11 @@ class ThrottleRuleAdmin(ListAdmin):
         options = (gettext_lazy("options"), {"fields": ["other_options"]})
         return [*((group, part) for group, part in shown if part["fields"]), options]
 
-    def get_form(self, request: HttpRequest, obj: Any | None = None, change: bool = False, **options: Any) -> Any:
+    def get_form(self, request: HttpRequest, obj: object | None = None, change: bool = False, **options: object) -> Any:
         """Return the form of the columns. It adds the fields of the options."""
         return super().get_form(request, obj, change, **{**options, "fields": RuleForm.Meta.fields})
 
-    def get_changelist_form(self, request: HttpRequest, **options: Any) -> type[ModelForm[ThrottleRule]]:
+    def get_changelist_form(self, request: HttpRequest, **options: object) -> type[ModelForm[ThrottleRule]]:
         return super().get_changelist_form(request, **{"form": ListForm, **options})
 
     def get_urls(self) -> list[URLPattern]:
@@ -390,7 +390,7 @@ class ThrottleRuleAdmin(ListAdmin):
             return dict(super().get_changeform_initial_data(request))
         return {"name": name, **dict(_legible(rules[name]))}
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         context = {"settings_rules": self._from_settings(), "only_records": conf().SHADOW}
         return super().changelist_view(request, {**context, **(extra_context or {})})
 

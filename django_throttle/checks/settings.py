@@ -150,7 +150,7 @@ def _is_prefix(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not set(value) & set("{} \t\n")
 
 
-def _is_list_of_texts(value: Any) -> bool:
+def _is_list_of_texts(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(path, str) for path in value)
 
 

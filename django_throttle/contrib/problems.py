@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.http import HttpResponse
 
 from django_throttle.core.decision import Decision, combine_outcomes
@@ -22,7 +20,7 @@ with needs_extra("drf", "rest_framework"):
 __all__ = ["answer"]
 
 
-def answer(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
+def answer(exc: Exception, context: dict[str, object]) -> HttpResponse | None:
     """Return a problem document for a refusal by our rules, and REST framework's own answer for other errors."""
     decision = _refused(context)
     if decision is None or not isinstance(exc, (Throttled, LimiterUnavailable)):
@@ -31,7 +29,7 @@ def answer(exc: Exception, context: dict[str, Any]) -> HttpResponse | None:
     return problem_response(decision, exc.status_code, exc.wait)  # type: ignore[union-attr]  # a whole number
 
 
-def _refused(context: dict[str, Any]) -> Decision | None:
+def _refused(context: dict[str, object]) -> Decision | None:
     """Return one decision of all refusals of a request, or None if a throttle that is not ours has refused it."""
     request = context.get("request")
     decisions = () if request is None else decisions_of(django_request(request))

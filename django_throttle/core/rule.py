@@ -81,7 +81,7 @@ class Rule(Options):
 
     if TYPE_CHECKING:
         # For type checkers only, because an option accepts more types than it is stored as: text for a Rate, lists.
-        def __init__(self, name: str, rate: Rate | str | None = None, **options: Any) -> None: ...
+        def __init__(self, name: str, rate: Rate | str | None = None, **options: object) -> None: ...
 
     def __post_init__(self) -> None:
         algorithm = ALGORITHMS.get(self.algorithm) if isinstance(self.algorithm, str) else None

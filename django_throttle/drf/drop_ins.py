@@ -223,7 +223,7 @@ def read_rate(rate: str | None) -> tuple[int | None, float | None]:
     return parsed.limit, parsed.window
 
 
-def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
+def unsupported_reads(kind: type[object]) -> Iterator[tuple[str, str, str]]:
     """Yield each read of an unsupported attribute in the methods of a throttle: method, attribute, advice.
 
     Skip methods whose source cannot be read, and attributes that the class itself sets.
@@ -245,7 +245,7 @@ def unsupported_reads(kind: type[Any]) -> Iterator[tuple[str, str, str]]:
 _LIBRARIES: Final = {__name__, DecidedThrottle.__module__, throttling.__name__, "builtins"}
 
 
-def _uses_of_self(kind: type[Any]) -> Iterator[tuple[str, str, bool]]:
+def _uses_of_self(kind: type[object]) -> Iterator[tuple[str, str, bool]]:
     """Yield each attribute of ``self`` in the source of a class: the method, the attribute, and True if it is set."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))

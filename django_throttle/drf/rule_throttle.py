@@ -120,7 +120,7 @@ class _Finisher:
     ) -> None:
         self.request, self.state, self.handle, self.finalize = request, state, handle, finalize
 
-    def finalize_response(self, *args: Any, **kwargs: Any) -> Response:
+    def finalize_response(self, *args: object, **kwargs: object) -> Response:
         """Return the view's response. Refund and release at once, or in a task if an event loop runs."""
         try:
             response = self.finalize(*args, **kwargs)
@@ -182,14 +182,14 @@ def _is_async(view: type[object]) -> bool:
     return bool(getattr(view, "view_is_async", False))  # cached, because Django computes it at each access
 
 
-def _finish_in_method(view: Any, method: str, request: HttpRequest) -> None:
+def _finish_in_method(view: object, method: str, request: HttpRequest) -> None:
     handler = getattr(view, method, None)
     if handler is None:
         return
     async_handler = handler if iscoroutinefunction(handler) else sync_to_async(handler)
 
     @wraps(handler)
-    async def finishing_handler(*args: Any, **kwargs: Any) -> Any:
+    async def finishing_handler(*args: object, **kwargs: object) -> Any:
         try:
             return await afinish(request, await async_handler(*args, **kwargs))
         except Exception:  # the view will make a response from it, whose status decides the refunds

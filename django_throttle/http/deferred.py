@@ -122,8 +122,8 @@ class Deferral:
         self,
         io: Io,
         caller: RequestCaller,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         call: Call,
         refused: Decision,
     ) -> HttpResponse:
@@ -146,7 +146,7 @@ class Deferral:
         return refusal(caller.subject, refused)
 
     def _line_up(
-        self, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, caller: RequestCaller, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[str, Any, int] | None:
         """Enqueue the task. Return the prefix of its page's URL, its result and its place, or None if too many wait.
 
@@ -168,7 +168,7 @@ class Deferral:
         return prefix, *queued
 
     async def answer_deferred(
-        self, io: Io, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, io: Io, caller: RequestCaller, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> HttpResponse | None:
         """Enqueue the task for the start time of the call's queue slot, and return a 202. Return None if it may run.
 
@@ -198,14 +198,16 @@ class Deferral:
         return url.response(caller.subject, TaskState(QUEUED), prefix + url.token(caller), now, 202)
 
     def _prepare_for_queue_slot(
-        self, queue_slot: QueueSlot, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, queue_slot: QueueSlot, caller: RequestCaller, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[str, Arguments, bool]:
         """Prepare, and return True last if a run of the task would reserve a queue slot of the same rule and ident."""
         prefix, arguments = self._prepare(caller, args, kwargs)
         budget = budget_of(self.task)
         return prefix, arguments, budget is not None and budget.has_queue_slot(queue_slot, arguments)
 
-    def _prepare(self, caller: RequestCaller, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, Arguments]:
+    def _prepare(
+        self, caller: RequestCaller, args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> tuple[str, Arguments]:
         """Return the prefix of the status page's URL, and the task's arguments.
 
         Raise ImproperlyConfigured if the URLconf has no status page, and TypeError for an invalid payload.
@@ -213,7 +215,7 @@ class Deferral:
         urlconf = getattr(django_request(caller.subject), "urlconf", None)
         return pages_address(urlconf), self._arguments(caller.subject, args, kwargs)
 
-    def _arguments(self, request: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    def _arguments(self, request: object, args: Sequence[object], kwargs: Mapping[str, object]) -> Arguments:
         """Return the task's arguments. Raise TypeError for an invalid payload."""
         if self.payload is None:
             return (), {}

@@ -117,7 +117,7 @@ def _admit(
     return decision
 
 
-def finish(request: HttpRequest, response: Any, state: RequestState) -> finalize.FinishWork | None:
+def finish(request: HttpRequest, response: object, state: RequestState) -> finalize.FinishWork | None:
     """Add the header fields. Return the work due, see ``finalize.finish``.
 
     Return None for a plain request.

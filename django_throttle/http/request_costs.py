@@ -66,7 +66,9 @@ def _counted(meter: Meter, charset: str, part: Part) -> Part:
     return part
 
 
-def _parts(parts: Iterator[Any], count: Callable[[Any], Any], on_failure: Callable[[], object]) -> Iterator[Any]:
+def _parts(
+    parts: Iterator[object], count: Callable[[object], object], on_failure: Callable[[], object]
+) -> Iterator[Any]:
     try:
         yield from map(count, parts)
     except Exception:

@@ -368,7 +368,7 @@ class RequestState:
         return queue_slot_under(decision, rule)
 
 
-def django_request(request: Any) -> Any:
+def django_request(request: object) -> Any:
     """Return Django's request, also for the wrapper that REST framework's views get."""
     return getattr(request, "_request", request)
 

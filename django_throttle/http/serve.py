@@ -60,7 +60,7 @@ async def serve(
     return response
 
 
-def refusal_of_error(request: Any, error: Refused) -> HttpResponse:
+def refusal_of_error(request: object, error: Refused) -> HttpResponse:
     """Return the response to a refusal of an inner call of the view, and note the decision."""
     state_of(django_request(request)).note(error.decision)
     return refusal(request, error.decision)

@@ -18,7 +18,7 @@ from django_throttle.identity.site_functions import is_async
 __all__ = ["AsgiCaller", "RequestCaller", "caller_of", "client_address", "combined", "is_async", "network"]
 
 
-def client_address(request_or_scope: HttpRequest | Mapping[str, Any]) -> str | None:
+def client_address(request_or_scope: HttpRequest | Mapping[str, object]) -> str | None:
     """Return the address that rules of key ``ip`` count, of a request (Django's or REST framework's) or an ASGI scope.
 
     The address is the one behind the proxies of TRUSTED_PROXIES. It is complete, in normal form. Return None if it is

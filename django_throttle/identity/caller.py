@@ -200,7 +200,7 @@ class AsgiCaller(KeyedCaller):
 
     subject: dict[str, Any]
 
-    def __init__(self, scope: dict[str, Any]) -> None:
+    def __init__(self, scope: dict[str, object]) -> None:
         self.subject = scope
         self.groups_since = monotonic() - GROUPS_SECONDS
 

@@ -40,7 +40,7 @@ class KeptBody:
     ``is_lost`` is True if that is impossible, as for an upload that is too large to be kept.
     """
 
-    def __init__(self, subjects: Iterable[Any]) -> None:
+    def __init__(self, subjects: Iterable[object]) -> None:
         self.is_lost = False
         self._backups: list[_RequestBackup] = []
         for subject in subjects:
@@ -61,7 +61,7 @@ class KeptBody:
 class _RequestBackup:
     """State of a request and of its REST framework wrapper, and a record of the body that is read."""
 
-    def __init__(self, request: HttpRequest, outer: Any) -> None:
+    def __init__(self, request: HttpRequest, outer: object) -> None:
         self._states: list[tuple[dict[str, Any], tuple[str, ...]]] = [(vars(request), BODY_ATTRIBUTES)]
         if outer is not request:
             self._states.append((vars(outer), REST_BODY_ATTRIBUTES))

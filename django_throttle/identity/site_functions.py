@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from functools import lru_cache, partial
 from reprlib import Repr
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.utils.module_loading import import_string
@@ -168,7 +168,9 @@ def _matching_plans(names: Collection[str], plan: object) -> Collection[str]:
     return [name for name in names if plan is not None and (str(plan) == name if name else plan)]
 
 
-def site_value(source: str, function: Callable[[Any], object], subject: object, *, takes_json: bool = False) -> object:
+def site_value(
+    source: str, function: Callable[[object], object], subject: object, *, takes_json: bool = False
+) -> object:
     """Return the value by which a function of the site counts a call, or FAILED.
 
     The function fails if it raises, or if it returns a value that cannot be an ident. If ``takes_json``, there is no

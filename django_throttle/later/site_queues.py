@@ -70,7 +70,7 @@ class SiteQueue(Protocol):
         """Return True if the task's backend can run the task later."""
 
     def enqueue(
-        self, task: Any, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self, task: Any, queue_slot: QueueSlot, args: Sequence[object], kwargs: Mapping[str, object], *, is_own: bool
     ) -> Enqueuing:
         """Return the functions that enqueue the task for its queue slot, and return its result, which has an ``id``.
 
@@ -102,8 +102,8 @@ class DjangoTasks:
         self,
         task: Task[..., Any],
         queue_slot: QueueSlot,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         *,
         is_own: bool,
     ) -> Enqueuing:
@@ -150,7 +150,13 @@ class CeleryTasks:
         return True
 
     def enqueue(
-        self, task: CeleryTask, queue_slot: QueueSlot, args: Sequence[Any], kwargs: Mapping[str, Any], *, is_own: bool
+        self,
+        task: CeleryTask,
+        queue_slot: QueueSlot,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        is_own: bool,
     ) -> Enqueuing:
         options = {"headers": {HEADER: [0, 0, True, ""]}} if is_own else {}
         publish = partial(task.apply_async, tuple(args), dict(kwargs), eta=queue_slot.start_time, **options)

@@ -27,7 +27,7 @@ def read(text: Any) -> dict[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def is_alive(meta: Mapping[str, Any]) -> bool | None:
+def is_alive(meta: Mapping[str, object]) -> bool | None:
     """Return True if the process runs. Return None if it is unknown: the process is on another host, or hidden.
 
     A defunct process is dead, and so is a process whose pid now belongs to one with another start.
@@ -91,7 +91,7 @@ class HostProcesses(NamedTuple):
     dead: list[str]
 
 
-def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
+def processes_of_host(census: Mapping[str, Mapping[str, object]]) -> HostProcesses:
     """Return the processes that this host sees running, and those that have ended.
 
     A former uid of a running process is in neither list: the process itself removes it, or it expires.
@@ -110,11 +110,11 @@ def processes_of_host(census: Mapping[str, Mapping[str, Any]]) -> HostProcesses:
     )
 
 
-def _process(meta: Mapping[str, Any]) -> tuple[Any, ...]:
+def _process(meta: Mapping[str, object]) -> tuple[Any, ...]:
     return meta.get("host"), meta.get("pid"), meta.get("started")
 
 
-def number(meta: Mapping[str, Any], name: str) -> int:
+def number(meta: Mapping[str, object], name: str) -> int:
     """Return a number from a process description, such as the leases "held"; 0 if there is none."""
     value = meta.get(name)
     return value if type(value) is int else 0

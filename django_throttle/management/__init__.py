@@ -32,7 +32,7 @@ class ShellCommand(BaseCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())  # Python flushes the rest at its exit
             raise SystemExit(1) from None
 
-    def execute(self, *args: Any, **options: Any) -> str | None:
+    def execute(self, *args: object, **options: object) -> str | None:
         try:
             return super().execute(*args, **options)
         except StoreError as error:

@@ -154,7 +154,7 @@ class NamesField(Column, models.CharField):  # type: ignore[type-arg]
 class NamesInput(forms.CharField):
     """Form field for names."""
 
-    def to_python(self, value: Any) -> Any:  # a tuple instead of Django's text
+    def to_python(self, value: object) -> Any:  # a tuple instead of Django's text
         return split(value if isinstance(value, (list, tuple)) else super().to_python(value) or ())
 
     def prepare_value(self, value: object) -> object:

@@ -44,7 +44,7 @@ M = TypeVar("M", bound="CheckedRow")
 class AnnouncedQuerySet(models.QuerySet[M]):
     """Queryset that announces and records bulk edits, which send no signals."""
 
-    def update(self, **values: Any) -> int:
+    def update(self, **values: object) -> int:
         with edits.recording_update(self):
             changed = super().update(**values)
         current_rules.announce(using=self.db)

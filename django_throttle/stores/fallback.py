@@ -314,14 +314,14 @@ class Fallback:
         every_params = [self.local.calendar.params_at(charge.rule, now) for charge in charges]
         return backfill_call(self.context, due, ages, every_params, marker, marker_ttl_ms)
 
-    def confirm(self, backfills: Sequence[PendingBackfill], replies: Sequence[Any]) -> None:
+    def confirm(self, backfills: Sequence[PendingBackfill], replies: Sequence[object]) -> None:
         """Note the backfills that Redis has charged. Raise the first error among the replies."""
         self.note_confirmed(backfills, replies)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
 
-    def note_confirmed(self, backfills: Sequence[PendingBackfill], replies: Sequence[Any]) -> None:
+    def note_confirmed(self, backfills: Sequence[PendingBackfill], replies: Sequence[object]) -> None:
         """Note the backfills that Redis has charged. Those that failed are sent again."""
         with self._lock:  # several calls of an ident may have charged the same
             for backfill, reply in zip(backfills, replies, strict=True):

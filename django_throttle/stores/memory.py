@@ -81,7 +81,7 @@ class MemoryStore:
         self._lock = Lock()
         in_child(self, type(self)._renew)
 
-    def execute(self, command: StoreCommand[Any]) -> Any:
+    def execute(self, command: StoreCommand[object]) -> Any:
         with self._lock:
             match command:
                 case Decide() as decide:
@@ -95,7 +95,7 @@ class MemoryStore:
                 case _:
                     return self._execute_other(command)
 
-    def _execute_other(self, command: StoreCommand[Any]) -> Any:
+    def _execute_other(self, command: StoreCommand[object]) -> Any:
         """Execute a command that is not about counters."""
         match command:
             case SetDedupKeys(keys=keys):
@@ -121,7 +121,7 @@ class MemoryStore:
             case SendControl(messages=messages):
                 self.control.dispatch(messages)
 
-    async def aexecute(self, command: StoreCommand[Any]) -> Any:
+    async def aexecute(self, command: StoreCommand[object]) -> Any:
         return self.execute(command)  # nothing here waits
 
     def release_soon(self, command: Release) -> None:

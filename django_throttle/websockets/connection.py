@@ -72,12 +72,12 @@ class InterruptibleWaits:
         finally:
             self.tasks.discard(task)
 
-    def begin(self, task: asyncio.Task[Any] | None) -> int:
+    def begin(self, task: asyncio.Task[object] | None) -> int:
         """Register a task that begins to wait. Return its pending cancellations, for ``was_interrupted``."""
         self.tasks.add(task)
         return 0 if task is None else task.cancelling()
 
-    def was_interrupted(self, task: asyncio.Task[Any] | None, cancellations: int, error: BaseException) -> bool:
+    def was_interrupted(self, task: asyncio.Task[object] | None, cancellations: int, error: BaseException) -> bool:
         """Return True if ``interrupt`` is the cause of the error. As in asyncio.timeout, other cancellations go on."""
         # Servers may raise their own errors for an interrupted frame.
         may_be = task is not None and task not in self.tasks and isinstance(error, (asyncio.CancelledError, Exception))

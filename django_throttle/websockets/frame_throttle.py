@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from django_throttle.core.ledger import Ledger
 from django_throttle.costs.measured import settle
@@ -38,7 +38,7 @@ def attach_reserved(frame: Event, call: Call, ledger: Ledger) -> None:
         state.ledger.add(reserved)
 
 
-async def measure(handle: Callable[[Event], Awaitable[Any]], frame: Event, state: FrameState) -> None:
+async def measure(handle: Callable[[Event], Awaitable[object]], frame: Event, state: FrameState) -> None:
     """Handle a frame and measure that, then settle its charges in a background task."""
     try:
         with metered() as state.meter:

@@ -259,13 +259,13 @@ class CountingLayer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
 
-    async def new_channel(self, *args: Any, **kwargs: Any) -> str:
+    async def new_channel(self, *args: object, **kwargs: object) -> str:
         """Return the name of a new channel. The first becomes the consumer's channel."""
         channel: str = await self._layer.new_channel(*args, **kwargs)
         self._channel = self._channel or channel
         return channel
 
-    async def send(self, channel: str, message: dict[str, Any]) -> None:
+    async def send(self, channel: str, message: dict[str, object]) -> None:
         """Send to a channel. Raise ChannelFull if its queue is full."""
         from channels.exceptions import ChannelFull
 

@@ -71,7 +71,7 @@ def _cached_refusal(snapshot: Snapshot, min_call: Call, store: Store) -> Decisio
 
 
 async def throttled_group_send(
-    group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
+    group: str, message: dict[str, object], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
     """Send to a group of a channel layer under rules of event ``publish``, or raise PublishRefused and send nothing.
 
@@ -84,14 +84,14 @@ async def throttled_group_send(
 
 
 def throttled_group_send_sync(
-    group: str, message: dict[str, Any], *, publisher: object, scope: str | None = None, layer: object = None
+    group: str, message: dict[str, object], *, publisher: object, scope: str | None = None, layer: object = None
 ) -> None:
     """Send to a group from synchronous code: views, tasks and synchronous consumers. See throttled_group_send."""
     async_to_sync(run(_charge(BlockingIo(get_store()), group, message, publisher, scope, layer)))()
 
 
 async def _charge(
-    io: StoreIo, group: str, message: dict[str, Any], publisher: object, scope: str | None, layer: object
+    io: StoreIo, group: str, message: dict[str, object], publisher: object, scope: str | None, layer: object
 ) -> Callable[[], Awaitable[None]]:
     """Charge a publication and return a function that sends it. Raise PublishRefused if it is refused."""
     channel_layer, alias = _resolve_layer(layer)

@@ -42,7 +42,7 @@ class Subprotocol:
         """Return the payload of the last frame before a close that precedes the first operation."""
         return self.last(payload)
 
-    def read(self, event: Mapping[str, Any]) -> Message:
+    def read(self, event: Mapping[str, object]) -> Message:
         """Return the type and id of a client's message."""
         return Message()
 

@@ -182,7 +182,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
         return row
 
     def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         row = self.get_object(request, object_id)
         urls: dict[str, str] = {}
@@ -194,7 +194,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
         return super().change_view(request, object_id, form_url, {**hidden, **urls, **(extra_context or {})})
 
     def get_form(
-        self, request: HttpRequest, obj: ThrottleCandidate | None = None, change: bool = False, **options: Any
+        self, request: HttpRequest, obj: ThrottleCandidate | None = None, change: bool = False, **options: object
     ) -> Any:
         form: Any = super().get_form(request, obj, change, **options)
         form.may_add = may_add_rules(request)

@@ -68,7 +68,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         css = {"all": ("throttle_console/console.css",)}
         js = ("throttle_console/trial.js",)
 
-    def get_changelist(self, request: HttpRequest, **options: Any) -> type[ChangeList]:
+    def get_changelist(self, request: HttpRequest, **options: object) -> type[ChangeList]:
         return RecordedChangeList
 
     @admin.display(description=gettext_lazy("Refused in a day"))

@@ -35,7 +35,7 @@ NAMES: Final = {"live": gettext_lazy("live rule"), "edited": gettext_lazy("edite
 
 
 def trial_part(
-    rules: ModelAdmin[ThrottleRule], request: HttpRequest, asked: Callable[[], Mapping[str, Any]]
+    rules: ModelAdmin[ThrottleRule], request: HttpRequest, asked: Callable[[], Mapping[str, object]]
 ) -> HttpResponse:
     """The answer, for those who may see the rules. ``asked`` returns ``live``, ``edited`` and ``errors`` of the form.
 

@@ -105,7 +105,7 @@ class Command(ShellCommand):
         for warning in override_warnings(row, rules):
             self.stderr.write(self.style.WARNING(warning))
 
-    def list(self, options: dict[str, Any]) -> None:
+    def list(self, options: dict[str, object]) -> None:
         """Print a line for each override, the newest first."""
         overrides = ThrottleOverride.objects.using(sources.alias())
         rows = list(overrides.all() if options["all"] else overrides.in_force())
@@ -132,7 +132,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _effect(options: dict[str, Any]) -> dict[str, Any]:
+def _effect(options: dict[str, object]) -> dict[str, Any]:
     multiplies, replaces = options["times"] is not None, options["rate"] or options["limit"] is not None
     chosen = {"block": options["block"], "exempt": options["exempt"], "multiply": multiplies, "replace": replaces}
     effects = [effect for effect, is_chosen in chosen.items() if is_chosen]

@@ -81,7 +81,7 @@ class Command(ShellCommand):
         except DatabaseError as error:
             raise unreadable(error) from error
 
-    def list(self, options: dict[str, Any]) -> None:
+    def list(self, options: dict[str, object]) -> None:
         """Print a line for each rule, enabled or not, and a line for each invalid rule."""
         reading = _read_rules()
         rules = sorted(reading.rules, key=attrgetter("name"))
@@ -97,7 +97,7 @@ class Command(ShellCommand):
         if conf().SHADOW:
             self.stderr.write(gettext("SHADOW is on in the settings: rules only record, and nothing is refused"))
 
-    def check_rules(self, options: dict[str, Any]) -> None:
+    def check_rules(self, options: dict[str, object]) -> None:
         """Print the fault of each invalid rule. Raise CommandError if there is one, or if Django's checks fail."""
         reading = _read_rules()
         for source, name, fault in sorted(reading.faults):

@@ -60,7 +60,9 @@ def async_class(connection_class: type[Any]) -> type[Any]:
     return next(twin for base, twin in _ASYNC_CLASSES if issubclass(connection_class, base))
 
 
-def usable_options(options: Mapping[str, Any], connection_class: type[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def usable_options(
+    options: Mapping[str, object], connection_class: type[Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options that redis-py's connections accept, and why they refuse each other one.
 
     Raise InvalidSetting if they accept each of the options, and not all of them together.

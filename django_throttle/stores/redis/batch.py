@@ -185,7 +185,7 @@ class LoopQueue:
         return future.is_sent
 
     def _on_reply(
-        self, decision: PendingDecision, future: PendingAnswers, until: float, outcome: list[Any] | Exception
+        self, decision: PendingDecision, future: PendingAnswers, until: float, outcome: list[object] | Exception
     ) -> None:
         """Report to the caller of a decision that was sent alone. Leave unusual outcomes to a batch of one."""
         self.decisions_sent -= 1
@@ -242,7 +242,7 @@ class Batch(Request, ABC):
     def on_outcome(self, outcome: Outcome) -> None:
         """Report to all callers. Do not raise."""
 
-    async def send(self, replies: list[Any] | None = None) -> None:
+    async def send(self, replies: list[object] | None = None) -> None:
         """Send the calls. If there are ``replies``, only resend calls whose scripts the server has lost."""
         try:
             left = self.until - asyncio.get_running_loop().time()
@@ -254,7 +254,7 @@ class Batch(Request, ABC):
         else:
             self.on_outcome(outcome)
 
-    def on_replies(self, outcome: list[Any] | Exception) -> None:
+    def on_replies(self, outcome: list[object] | Exception) -> None:
         """Report to all callers, after resending calls whose scripts the server has lost."""
         if isinstance(outcome, list) and any(map(is_script_lost, outcome)):
             spawn(self.send(outcome))
@@ -334,7 +334,7 @@ def _merged(announcements: list[Announcement]) -> dict[str, Announcement]:
     return merged
 
 
-def _resolve(waiting: list[WaitingDecision], reply: bytes | Exception, announced: Mapping[str, Any]) -> None:
+def _resolve(waiting: list[WaitingDecision], reply: bytes | Exception, announced: Mapping[str, object]) -> None:
     """Report the answers of a reply to the callers of its decisions."""
     try:
         if isinstance(reply, Exception):

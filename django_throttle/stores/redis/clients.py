@@ -210,7 +210,7 @@ class PrimarySearch(Generic[T]):
         self.known = known_primary
         self.question = ("SENTINEL", "MASTER", service)
 
-    async def search(self, ask: Callable[[T], Awaitable[Any]], *, everyone: bool = False) -> Host:
+    async def search(self, ask: Callable[[T], Awaitable[object]], *, everyone: bool = False) -> Host:
         """Return the primary's host and port.
 
         The latest failover wins, as a Sentinel that is partitioned with the old primary reports that one. Stop at the

@@ -248,7 +248,7 @@ _ERRORS: Final[dict[str, Callable[[str], errors.ResponseError]]] = {
 class Node:
     """Node of a Cluster. Returns the reply or error of each command, or one error for all."""
 
-    def __init__(self, host: Host, settings: dict[str, Any], seconds: float, max_connections: int) -> None:
+    def __init__(self, host: Host, settings: dict[str, object], seconds: float, max_connections: int) -> None:
         self.name = f"{host[0]}:{host[1]}"
         node_settings = {**settings, "host": host[0], "port": host[1]}
         self.breaker = Breaker(fails_over=True)
@@ -400,7 +400,7 @@ class ClusterTransport:
         return False
 
     async def asend_all(
-        self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[Any] | None = None
+        self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[object] | None = None
     ) -> list[Any]:
         """Do the same on the running loop."""
         loop = asyncio.get_running_loop()

@@ -79,14 +79,14 @@ class RedisContext:
         self.local_limits.prepaid.patience = transport.seconds
         self.answer_observer = answer_observer
 
-    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    def call(self, name: str, keys: Sequence[str], args: Sequence[object]) -> Any:
         """Run a script for the agent or a management command, past the breaker. Raise StoreError."""
         (reply,) = self.pipeline([(name, keys, args)])
         if isinstance(reply, Exception):
             raise StoreError(cause_of(reply), str(reply) + advice(reply)) from reply
         return reply
 
-    def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[Any]]]) -> list[Any]:
+    def pipeline(self, calls: Sequence[tuple[str, Sequence[str], Sequence[object]]]) -> list[Any]:
         """Run several scripts in one round trip. Errors stand in place of replies. Raise StoreError."""
         return self.send([RedisCall(script(name), keys, args, has_derived_keys=True) for name, keys, args in calls])
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from django_throttle.core.commands import SendControl
 from django_throttle.core.control_messages import MAX_WAITING_MESSAGES, ControlMessage, Received, with_hashes
@@ -58,7 +58,7 @@ class RedisControl:
             self._unsent.update(dict.fromkeys(kept, until))
         return kept
 
-    def sent(self, messages: Iterable[ControlMessage], replies: Sequence[Any]) -> list[Exception]:
+    def sent(self, messages: Iterable[ControlMessage], replies: Sequence[object]) -> list[Exception]:
         """Forget the messages that Redis has accepted. Return the errors. Their messages are sent again."""
         with self._lock:
             for message, reply in zip(messages, replies, strict=True):
@@ -142,7 +142,7 @@ def send_control_command(context: RedisContext, command: SendControl, control: R
     """Make the command that sends control messages."""
     kept = control.keep(command.messages)
 
-    def read(replies: Sequence[Any]) -> None:
+    def read(replies: Sequence[object]) -> None:
         control.sent(kept, replies)
 
     # The command before it may have taken a whole deadline.

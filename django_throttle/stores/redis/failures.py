@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from redis import exceptions as errors
 
@@ -100,12 +100,12 @@ def text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def errors_of(replies: Iterable[Any]) -> list[Exception]:
+def errors_of(replies: Iterable[object]) -> list[Exception]:
     """Return the errors among replies."""
     return [reply for reply in replies if isinstance(reply, Exception)]
 
 
-def raise_first(replies: Iterable[Any]) -> None:
+def raise_first(replies: Iterable[object]) -> None:
     """Raise the first error among replies as a StoreError."""
     for error in errors_of(replies):
         raise StoreError(cause_of(error), str(error)) from error

@@ -49,7 +49,7 @@ class Request:
         self.done: Done | None = done
         self.replies: list[Any] = []
 
-    def end(self, outcome: list[Any] | Exception) -> None:
+    def end(self, outcome: list[object] | Exception) -> None:
         done, self.done = self.done, None
         if done is not None:
             done(outcome)
@@ -307,7 +307,7 @@ class LoopClient:
         return connection
 
 
-def answer(future: asyncio.Future[list[Any]], outcome: list[Any] | BaseException) -> None:
+def answer(future: asyncio.Future[list[object]], outcome: list[object] | BaseException) -> None:
     """Resolve a future with replies or an error, unless it was cancelled."""
     if future.done():
         return
@@ -319,7 +319,7 @@ def answer(future: asyncio.Future[list[Any]], outcome: list[Any] | BaseException
         future.cancel()
 
 
-def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[object]) -> None:
     """Retrieve a task's exception, which its waiters have raised, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -284,7 +284,7 @@ def _replace_sockets(connections: Iterable[AbstractConnection]) -> None:
     os.close(read_end)
 
 
-def pack(parts: Sequence[Any], *, more: int = 0) -> bytes:
+def pack(parts: Sequence[object], *, more: int = 0) -> bytes:
     """Return a command in RESP: an array of bulk strings, of which ``more`` are appended by the caller."""
     texts = [part if type(part) is bytes else str(part).encode() for part in parts]
     bulks = [b"$%d\r\n%b\r\n" % (len(text), text) for text in texts]  # like ``bulk``, in half of the time

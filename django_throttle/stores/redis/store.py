@@ -124,7 +124,7 @@ class RedisStore(RedisContext):
         # Decisions of rates, by key of their charges. Equal calls share one.
         self._cached_decisions: dict[tuple[Any, ...], DecideCommand] = {}
 
-    def execute(self, command: StoreCommand[Any]) -> Any:
+    def execute(self, command: StoreCommand[object]) -> Any:
         redis_command = self._redis_command(command)
         if type(redis_command) is DecideCommand:  # the usual case: one call, which is the command itself
             if not self.breaker.is_calm:
@@ -194,7 +194,7 @@ class RedisStore(RedisContext):
         pairs = zip(pipeline.decisions, replies, strict=True)
         return [reply if isinstance(reply, BaseException) else decision.pack_reply(reply) for decision, reply in pairs]
 
-    def _redis_command(self, command: StoreCommand[Any]) -> RedisCommand[Any]:
+    def _redis_command(self, command: StoreCommand[object]) -> RedisCommand[Any]:
         """Return the Redis command, for decisions after the charges for their idents that are not reported yet."""
         if type(command) is not Decide:
             return self._other_command(command)
@@ -218,7 +218,7 @@ class RedisStore(RedisContext):
             return BackfillCommand(fallback, dict.fromkeys(charge.ident for charge in charges), redis_command)
         return redis_command
 
-    def _other_command(self, command: StoreCommand[Any]) -> RedisCommand[Any]:
+    def _other_command(self, command: StoreCommand[object]) -> RedisCommand[Any]:
         match command:
             case DecideLocally(decide=decide):
                 return RedisCommand(self, read=lambda _: self.fallback.decide(decide))

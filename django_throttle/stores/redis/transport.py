@@ -179,7 +179,7 @@ class Transport:
         return client is not None and client.post(requests, until)
 
     async def asend_all(
-        self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[Any] | None = None
+        self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[object] | None = None
     ) -> list[Any]:
         """Send calls on the running loop. If there are ``replies``, only resend calls of lost scripts."""
         if not calls:
@@ -216,8 +216,8 @@ def is_script_lost(reply: object) -> bool:
 
 async def _replies(
     calls: Sequence[ScriptCall],
-    exchange: Callable[[list[bytes]], Awaitable[list[Any]]],
-    replies: list[Any] | None = None,
+    exchange: Callable[[list[bytes]], Awaitable[list[object]]],
+    replies: list[object] | None = None,
 ) -> list[Any]:
     """Send a pipeline of calls, then resend calls whose scripts the server has lost."""
     if replies is None:
