@@ -89,7 +89,7 @@ class Site(NamedTuple):
         for name, _, scope in self.views:
             if entry == name:
                 return f"the route {name!r} has the scope {scope!r}, the throttle_scope of its view, and not its name"
-        if scope := _scope_at(entry):
+        if "/" in entry and (scope := _scope_at(entry)):
             return f"nothing has the scope {entry!r}; the view at this path has the scope {scope!r}"
         names = entry.split()
         is_list = len(names) > 1 and not self.scopes.isdisjoint(names)
