@@ -324,7 +324,10 @@ def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
 def _idle_plans(rule: Rule) -> Iterator[CheckMessage]:
     """Warn of plans for callers whom the rule does not count."""
     is_of_visitors = rule.audience == ("anonymous",)
-    is_of_users = needs_login(rule) or (bool(rule.audience) and all(map(_is_of_users, rule.audience)))
+    is_counted_by_key = rule.name not in decorated  # ident= of a decorator may name visitors
+    is_of_users = (is_counted_by_key and needs_login(rule)) or (
+        bool(rule.audience) and all(map(_is_of_users, rule.audience))
+    )
     for plan in map(read_plan, rule.plans):
         if _is_of_users(plan.holder) if is_of_visitors else plan.holder == "anonymous" and is_of_users:
             message = f"rule {rule.name!r}: the plan {plan.holder!r} is of callers whom the rule does not count"
