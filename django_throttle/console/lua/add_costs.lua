@@ -1,5 +1,5 @@
--- Add to the use of each route of a site in four hours.
--- KEYS: costs:<period> (HASH measure:bucket:scope: number). ARGV: TTL in milliseconds, then a field and a number in turns.
+-- Add to the costs of each route of a site in four hours.
+-- KEYS: costs:<period> (HASH measure:bucket:scope: number). ARGV: TTL in milliseconds, then fields and numbers in turns.
 -- Reply: 1.
 if type(redis.pcall('HGET', KEYS[1], '')) == 'table' then redis.call('DEL', KEYS[1]) end -- a foreign value
 for i = 2, #ARGV, 2 do

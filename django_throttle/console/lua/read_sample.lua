@@ -1,4 +1,4 @@
--- A sample of decisions (see sample.lua).
+-- Return a sample of decisions (see sample.lua).
 -- KEYS: sample (LIST), its state (STRING). ARGV: none. Reply: the state, then the entries.
 local found, state = redis.pcall('LRANGE', KEYS[1], 0, -1), redis.pcall('GET', KEYS[2])
 if found.err then found = {} end

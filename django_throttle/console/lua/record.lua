@@ -1,14 +1,14 @@
--- Adds what a process has recorded of a rule: numbers of minutes, of their hours, and idents most refused.
--- KEYS: seen:<process> (HASH field: number of the last sending), rules (ZSET rule: minute), then for each cell the
---   rule's minutes of an hour and hours of a day (HASH time: cell), last its ranking of an hour and the hours of that
---   day, which have the first few of it for longer (each HASH field: ranking).
--- ARGV: field, number of this sending, TTL of minutes, of hours and of seen in milliseconds, rule, the newest minute,
---   how many cells; for each cell: minute of the hour, hour of the day, how many pairs, the pairs of code and number;
---   then of a ranking: its TTL in milliseconds, its field among the hours, how many idents are kept, how many of them
---   for longer, how much the counts may lack, and the pairs of ident and count.
--- Numbers are stored in seven bits a byte, the lowest first; a byte below 128 ends one. A cell has those of its codes in
---   order, and after a 0 how many codes have none; a ranking how much its counts may lack, then count, length of the
---   ident and ident, most first. Reply: 1, or 0 where it was added before.
+-- Add the records of a process about a rule: cells of minutes and of their hours, and the most refused idents.
+-- KEYS: seen:<process> (HASH field: number of the last sending), rules (ZSET rule: minute). For each cell: minutes of an
+--   hour and hours of a day (HASH time: cell). With a ranking: the ranking of an hour, and the hours of its day, which
+--   keep its first idents for longer (each HASH field: ranking).
+-- ARGV: field, number of this sending, TTLs of minutes, of hours and of seen in milliseconds, rule, newest minute, number
+--   of cells. For each cell: minute of the hour, hour of the day, number of pairs, pairs of code and number. With a
+--   ranking: its TTL in milliseconds, its field among the hours, number of idents to keep, number to keep for longer,
+--   error of the counts, pairs of ident and count.
+-- Numbers have seven bits in each byte, the lowest first; the last byte is below 128. A cell has the numbers of its codes
+--   in order, and after a 0 the number of codes to skip. A ranking has its error, then for each ident its count, its
+--   length and itself, the largest count first. Reply: 1, or 0 if the sending was added before.
 local function own(key, kind)
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then redis.call('DEL', key) end -- a foreign value

@@ -1,8 +1,8 @@
--- Adds to a sample of decisions, and keeps it small: the highest ranks go (see bounded_sample.py).
--- KEYS: seen:<process> (HASH field: number of the last sending), sample of this time (LIST of a rank in four bytes and
+-- Add to a sample of decisions, and remove its highest ranks if it is too large (see bounded_sample.py).
+-- KEYS: seen:<process> (HASH field: number of the last sending), sample of a slot (LIST of a rank in four bytes and
 --   JSON), its state (STRING of its bound and its full ranks), an older sample, its state.
--- ARGV: field, number of this sending, TTL of samples and of seen in milliseconds, most entries of this sample, of the
---   older one, state of what is sent, then the entries. Reply: the state of this sample.
+-- ARGV: field, number of this sending, TTLs of samples and of seen in milliseconds, maximal entries of this sample and of
+--   the older sample, state of the sent entries, then the entries. Reply: the state of this sample.
 local function own(key, kind)
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then redis.call('DEL', key) end -- a foreign value

@@ -85,7 +85,7 @@ class RulesReporter:
 
     def _send(self, report: str) -> None:
         key = self.store.process_key("rec:processes")
-        self.store.call("tell_rules", [key], [self._uid, report, redis_keys.SEEN_TTL_MS])
+        self.store.call("report_rules", [key], [self._uid, report, redis_keys.SEEN_TTL_MS])
 
 
 def process_rules(store: AnyStore) -> list[ProcessRules]:

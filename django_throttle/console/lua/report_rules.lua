@@ -1,5 +1,6 @@
--- Notes which rules a process has in force; too many notes are dropped, as each process that lives writes its own again.
--- KEYS: rec:processes (HASH process: JSON). ARGV: process, JSON, or "" for one that ends, TTL in milliseconds. Reply: 1.
+-- Store the report of a process about its rules, or remove it.
+-- KEYS: rec:processes (HASH process: JSON). ARGV: process, JSON, or "" if the process ends, TTL in milliseconds.
+-- Reply: 1.
 if redis.call('TYPE', KEYS[1]).ok ~= 'hash' then redis.call('DEL', KEYS[1]) end
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
