@@ -14,9 +14,10 @@ from django.core.exceptions import ValidationError
 
 from django_throttle.admin.page import event_labels
 from django_throttle.conf import conf
+from django_throttle.core.algorithms import Algorithm
 from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import KEY_KINDS, without_setting
-from django_throttle.core.options import Option, Options, key_parts, table
+from django_throttle.core.options import Choice, Option, Options, key_parts, table
 from django_throttle.exceptions import InvalidRate, InvalidRule
 from django_throttle.models.fields import NumberColumn, split
 from django_throttle.rulebook.history.lines import in_words
@@ -49,8 +50,9 @@ def option_field(option: Option, present: object = None) -> forms.Field:
     if option.kind == "key":
         return forms.ChoiceField(**common, choices=key_choices(str(present or "")))
     if option.choices:
-        labels = [(value, gettext(choice.label)) for value, choice in option.choices.items()]
-        return forms.ChoiceField(**common, choices=labels)
+        return forms.ChoiceField(
+            **common, choices=[(value, _label(choice)) for value, choice in option.choices.items()]
+        )
     if option.kind == "whole":
         return forms.IntegerField(**common, widget=widgets.AdminIntegerFieldWidget)
     if option.kind == "number":
@@ -59,9 +61,15 @@ def option_field(option: Option, present: object = None) -> forms.Field:
 
 
 def _help(option: Option) -> str:
-    text = translated(option.full_help())
+    text = gettext(option.help)
     functions = declared(option.name) if option.kind == "cost" else ()
     return joined([text, gettext("There is {functions}.", functions=", ".join(functions))]) if functions else text
+
+
+def _label(choice: Choice | Algorithm) -> str:
+    """Return the label of a choice, with the use of an algorithm."""
+    label = gettext(choice.label)
+    return f"{label} ({gettext(choice.help)})" if isinstance(choice, Algorithm) else label
 
 
 def key_choices(present: str = "") -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from django_throttle.core.option_words import MEAN, NOUNS, UNITS, percent_hint
 from django_throttle.core.plans import read_plans
 from django_throttle.core.rate import MAX_LIMIT, MAX_WINDOW, Rate, zone
 from django_throttle.core.scopes import checked_scopes
-from django_throttle.core.texts import gettext_noop, in_sentence, listed, sentences, translatable
+from django_throttle.core.texts import gettext_noop, in_sentence, listed, translatable
 
 
 class Choice(NamedTuple):
@@ -24,7 +24,6 @@ class Choice(NamedTuple):
 
     label: str  #: in the admin
     words: str = ""  #: in descriptions of rules
-    help: str = ""
 
 
 BUCKETS: Final = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.is_bucket)
@@ -93,16 +92,6 @@ class Option:
             return ""
         words = self.choices[value].words if self.choices else self.words
         return words(value) if callable(words) else translatable(words, value)
-
-    def full_help(self) -> str:
-        """Return the help text of the option and of its choices."""
-        pattern = gettext_noop("{label}: {help}.")
-        texts = [
-            translatable(pattern, label=translatable(choice.label), help=translatable(choice.help))
-            for choice in self.choices.values()
-            if choice.help
-        ]
-        return sentences([translatable(self.help), *texts])
 
     def refuse(self, algorithm: str) -> InvalidRule:
         """Return the error of a rule whose algorithm does not have the option."""

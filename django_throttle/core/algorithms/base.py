@@ -193,7 +193,7 @@ class Algorithm:
 
     name: str
     label: str  #: in the admin
-    help: str  #: in the admin
+    help: str  #: behind the label in the admin's form
     params: Callable[[RuleLike], CounterParams]  #: returns the counter parameters of a checked rule of one rate
     #: Returns the parts of a rule's description that explain its amount, from the rule and its windows in words.
     shape: Callable[[RuleLike, str], tuple[str, ...]] = lambda rule, windows: ()

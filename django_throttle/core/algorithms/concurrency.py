@@ -41,7 +41,7 @@ class Concurrency(Uncounted):
 CONCURRENCY: Final = base.Algorithm(
     name="concurrency",
     label="Concurrency",
-    help="not a rate, but how many WebSockets or requests are open at once",
+    help="open at once",
     params=lambda rule: Concurrency(rule.limit or 0),
     takes=("limit", "at_limit", "max_queue"),
     holds_slots=True,

@@ -54,7 +54,7 @@ def _faults(rule: RuleLike) -> Faults:
 DAMPER: Final = base.Algorithm(
     name="damper",
     label="Damper",
-    help="refuses a share of what is attempted, so that the rest keeps the rate",
+    help="approximate, no Redis call",
     params=lambda rule: Damper(base.max_units_of(rule), base.rate_of(rule).window_us),
     shape=_shape_of_damper,
     faults=_faults,

@@ -123,7 +123,7 @@ def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
 FIXED_WINDOW: Final = base.Algorithm(
     name="fixed_window",
     label="Fixed window",
-    help="afresh every minute, hour or day, so twice the rate may pass around the turn",
+    help="resets each minute, day or month",
     params=params,
     shape=shape,
     takes=("timezone",),

@@ -291,17 +291,15 @@ _bucket: Final = partial(base.Algorithm, shape=shape, max_multiplied=MAX_BUCKET_
 TOKEN_BUCKET: Final = _bucket(
     name="token_bucket",
     label="Token bucket",
-    help="refilled evenly, with bursts",
+    help="steady, allows bursts",
     params=token_bucket,
     takes=("burst", "refill"),
 )
 LEAKY_BUCKET: Final = _bucket(
     name="leaky_bucket",
     label="Leaky bucket",
-    help="drained evenly, can delay",
+    help="steady, can queue",
     params=params,
     takes=("burst", "max_delay", "max_queue"),
 )
-GCRA: Final = _bucket(
-    name="gcra", label="GCRA", help="as the token bucket, by its other name", params=params, takes=("burst",)
-)
+GCRA: Final = _bucket(name="gcra", label="GCRA", help="as the token bucket", params=params, takes=("burst",))

@@ -106,7 +106,7 @@ def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
 SLIDING_LOG: Final = base.Algorithm(
     name="sliding_log",
     label="Sliding log",
-    help="exactly, for small limits",
+    help="exact, for small limits",
     params=params,
     shape=shape,
     max_limit=MAX_LOG_UNITS,

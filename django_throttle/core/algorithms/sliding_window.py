@@ -131,7 +131,7 @@ def shape(rule: RuleLike, windows: str) -> tuple[str, ...]:
 SLIDING_WINDOW: Final = base.Algorithm(
     name="sliding_window",
     label="Sliding window",
-    help="evenly, right for most rules",
+    help="recommended",
     params=params,
     shape=shape,
     takes=("resolution", "strict"),
