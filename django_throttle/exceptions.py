@@ -46,7 +46,7 @@ DISTRIBUTION: Final = "django-throttle-rules"
 
 @contextmanager
 def needs_extra(extra: str, package: str) -> Iterator[None]:
-    """Around imports from a package that an extra brings: where it is missing, the ImportError says what to install."""
+    """Name the extra to install in the ImportError, if the package is missing in an import inside."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -59,14 +59,14 @@ def needs_extra(extra: str, package: str) -> Iterator[None]:
 class Refused(ThrottleError):
     """The call was refused; ``decision`` has the rule and the time to wait.
 
-    ``args`` are plain values, so that a result backend in JSON can make the error from them again, with a text in place
-    of the decision. ``decision`` then has only the name of the rule and ``retry_after``.
+    ``args`` are plain values, so that a JSON result backend can restore the error, with a text in place of the
+    decision. A restored ``decision`` has only the name of the rule and ``retry_after``.
     """
 
     def __init__(self, decision: Decision | str, rule: str | None = None, retry_after: float | None = None) -> None:
         text = decision if isinstance(decision, str) else f"refused by rule {decision.rule!r}"
-        known = Decision(False, rule=rule, retry_after=retry_after)
-        self.decision = known if isinstance(decision, str) else decision
+        restored = Decision(False, rule=rule, retry_after=retry_after)
+        self.decision = restored if isinstance(decision, str) else decision
         super().__init__(text, self.decision.rule, self.decision.retry_after)
 
     def __str__(self) -> str:
@@ -76,8 +76,8 @@ class Refused(ThrottleError):
 class PublishRefused(Refused):
     """A message was not published to its group; ``members`` is the last known size of the group."""
 
-    def __init__(self, decision: Decision | str, group: str, members: int, *known: Any) -> None:
-        super().__init__(decision, *known)
+    def __init__(self, decision: Decision | str, group: str, members: int, *restored: Any) -> None:
+        super().__init__(decision, *restored)
         self.args = self.args[0], group, members, *self.args[1:]
         self.group, self.members = group, members
 
@@ -85,8 +85,8 @@ class PublishRefused(Refused):
 class PutOffTooOften(Refused):
     """The run of a task was put off ``times`` times, and the rule still has no room for it."""
 
-    def __init__(self, decision: Decision | str, task: str, times: int, *known: Any) -> None:
-        super().__init__(decision, *known)
+    def __init__(self, decision: Decision | str, task: str, times: int, *restored: Any) -> None:
+        super().__init__(decision, *restored)
         text, *plain = self.args
         if isinstance(decision, Decision):
             text = f"{task} was put off {times} times, and rule {decision.rule!r} has no room: raise max_put_off"

@@ -32,11 +32,11 @@ class StoreTime:
 
         An offset that agrees stays as it is, unless this answer is more precise.
         """
-        least, most = store_us - micros(received), store_us - micros(sent)
-        former, error_us = self.offset, most - least
-        if former is None or not least <= former <= most or error_us < self._error_us:
-            self.offset, self._error_us = (least + most) // 2, error_us
-        return former is not None and not least - STEP_US <= former <= most + STEP_US
+        min_offset, max_offset = store_us - micros(received), store_us - micros(sent)
+        former, error_us = self.offset, max_offset - min_offset
+        if former is None or not min_offset <= former <= max_offset or error_us < self._error_us:
+            self.offset, self._error_us = (min_offset + max_offset) // 2, error_us
+        return former is not None and not min_offset - STEP_US <= former <= max_offset + STEP_US
 
 
 def micros(seconds: float) -> int:
