@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from unittest import TestCase
 
 from asgiref.sync import iscoroutinefunction
+from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
+from django.db.models import Model
 from django.test.utils import TestContextDecorator
 
 from django_throttle import agent, rulebook, stores
@@ -153,10 +155,11 @@ def counting_in(store: S) -> Iterator[S]:
             agent.stop_for(store)
 
 
-def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
+def use_up(rule: str, ident: str | Model, *, leaving: int = 0) -> None:
     """Charge an ident all that it has left under a rule, except for ``leaving``.
 
-    The ident's plan and overrides hold. An API key that is a row is written "api_key:shop.apikey:5".
+    The ident's plan and overrides hold. In place of an ident, pass the user, API key or tenant that the rule counts by.
+    The ident of an API key that is a row is written "api_key:shop.apikey:5".
 
     Raise InvalidRule if no such rule is in force, if it limits what is open and not a rate, or if ``leaving`` depends
     on a plan that only a request tells. Raise InvalidIdent for an ident without its kind, for a kind that the rule
@@ -169,6 +172,7 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     rates = {each.name for each in snapshot.rules if each.all_rates and each.enabled}
     if used_rule is None or rule not in rates:
         raise InvalidRule(f"no rate named {rule!r} is in force, but: {', '.join(sorted(rates)) or 'none'}{_hint()}")
+    ident = ident if isinstance(ident, str) else _ident_of_row(ident, used_rule)
     _check_kind(ident, used_rule)
     caller = _caller_of(ident)
     ident, held = caller.name, _as_it_holds(used_rule, caller, snapshot, leaving)
@@ -179,6 +183,15 @@ def use_up(rule: str, ident: str, *, leaving: int = 0) -> None:
     left = limiter.peek(ident).remaining or 0
     if left > leaving:
         limiter.acquire(ident, left - leaving)
+
+
+def _ident_of_row(row: Model, rule: Rule) -> str:
+    """Return the ident of a user, API key or tenant. Raise InvalidIdent if the rule does not count by one of them."""
+    kind = {"user_or_ip": "user"}.get(rule.key, rule.key)
+    values = {"user": row.pk, "tenant": row.pk, "api_key": f"{row._meta.label_lower}:{row.pk}"}
+    if kind not in values or (kind == "user" and not isinstance(row, get_user_model())):
+        raise InvalidIdent(f"the rule {rule.name!r} counts by {rule.key}, so write its ident in place of {row!r}")
+    return f"{kind}:{values[kind]}"
 
 
 def _caller_of(ident: str) -> KnownCaller:

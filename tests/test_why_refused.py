@@ -237,7 +237,10 @@ def test_a_text_is_a_key_where_calls_have_texts_or_none_was_seen(row: Group) -> 
 
 @override_rules(KEYS)
 def test_a_row_can_be_used_up(row: Group) -> None:
-    use_up("keys", "api_key:auth.group:5")
+    use_up("keys", row)
+    for key in ("ip", "user"):
+        with override_rules({"other": {"rate": "1/min", "key": key}}), pytest.raises(InvalidIdent, match=f"by {key}"):
+            use_up("other", row)
     assert [call(row).status_code, call(row, Plan="large").status_code, call("else").status_code] == [429, 429, 200]
     with pytest.raises(InvalidRule, match="depends on the request: use up all of it"):
         use_up("keys", "api_key:auth.group:5", leaving=1)
@@ -253,6 +256,6 @@ def test_a_user_s_limit_can_be_used_up_but_for_some_calls(rule: Any, overrides: 
     user.groups.add(Group.objects.create(name="large"))
     with override_rules({"keys": rule}):
         before = rulebook.pin(rulebook.Snapshot(rulebook.current().rules, overrides=overrides))
-        use_up("keys", "user:1", leaving=1)
+        use_up("keys", user, leaving=1)
         assert [call(user=user).status_code for _ in range(2)] == [200, 429]
         rulebook.pin(before)
