@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
@@ -432,11 +432,13 @@ def decide(call: Call, *, commit: bool = True) -> Decision:
     return execute_decision(io, prepare_decision(io, rulebook.loaded() or rulebook.current(), call, commit), call)
 
 
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 #: Calls a function with arguments in a thread.
 RunInThread = Callable[..., Awaitable[Any]]
 
 
-async def run_in_view_thread(function: Callable[..., object], *args: object) -> Any:
+async def run_in_view_thread(function: Callable[[*Args], T], *args: *Args) -> T:
     """Call a function in the thread that runs the synchronous views of this request."""
     return await sync_to_async(function)(*args)
 

@@ -323,7 +323,7 @@ class StatusUrl(NamedTuple):
         return self.starts_at == self.asked_at
 
     def response(
-        self, request: Any, task: TaskState, address: str, now: float, code: int = 200, place: int | None = None
+        self, request: HttpRequest, task: TaskState, address: str, now: float, code: int = 200, place: int | None = None
     ) -> HttpResponse:
         """Return the page as HTML or JSON, as the client prefers, never cached. ``place`` is the place in the line."""
         wait = max(0.0, self.starts_at - now)
@@ -398,7 +398,7 @@ def _forget(*, setting: str, **_: object) -> None:
         _keys.cache_clear()
 
 
-def _with_user(request: HttpRequest) -> Any:
+def _with_user(request: HttpRequest) -> HttpRequest:
     """Return the request. If Django knows no user, authenticate it by REST framework's default classes."""
     if RequestCaller(request).is_("authenticated") or not apps.is_installed("rest_framework"):
         return request
@@ -413,13 +413,13 @@ def _with_user(request: HttpRequest) -> Any:
     return wrapped
 
 
-def pages_address(urlconf: Any = None) -> str:
+def pages_address(urlconf: str | None = None) -> str:
     """Return the URL of status pages before the token. Raise ImproperlyConfigured if the URLconf has no such page."""
     return _pages_address(get_resolver(urlconf), urlconf, get_script_prefix(), get_language())
 
 
 @lru_cache(maxsize=64)
-def _pages_address(resolver: object, urlconf: Any, *_: object) -> str:
+def _pages_address(resolver: object, urlconf: str | None, *_: object) -> str:
     """Return the URL, cached by everything it depends on, because reverse() is slow."""
     try:
         return reverse("django_throttle:later", urlconf, ["token"]).removesuffix("token")

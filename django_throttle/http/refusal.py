@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.dispatch import receiver
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils import timezone
@@ -47,7 +47,7 @@ VARY: Final = {"Vary": "Accept"}
 MAX_RANGES: Final = 32
 
 
-def refusal(request: Any, decision: Decision) -> HttpResponse:
+def refusal(request: HttpRequest, decision: Decision) -> HttpResponse:
     """Return the response: a 429 with Retry-After, or a 503 if the store failed. It is never cached.
 
     Clients that prefer HTML get the template ``django_throttle/429.html``, others a problem document. If ``request`` is

@@ -14,15 +14,15 @@ from django_throttle.http.finalize import afinish_failed, finish_failed, status_
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.request_throttle import RequestThrottle
-from django_throttle.identity.call import Caller
+from django_throttle.identity import RequestCaller
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
 
 
 async def serve(
     request: HttpRequest,
-    caller: Caller,
-    decide: Callable[[HttpRequest, Any, RequestState], Any],
+    caller: RequestCaller,
+    decide: Callable[[HttpRequest, RequestCaller, RequestState], Any],
     view: Callable[[HttpRequest], Any],
     answer_instead: Callable[[Io], Awaitable[HttpResponse | None]] | None = None,
     *,
@@ -60,7 +60,7 @@ async def serve(
     return response
 
 
-def refusal_of_error(request: object, error: Refused) -> HttpResponse:
+def refusal_of_error(request: HttpRequest, error: Refused) -> HttpResponse:
     """Return the response to a refusal of an inner call of the view, and note the decision."""
     state_of(django_request(request)).note(error.decision)
     return refusal(request, error.decision)
