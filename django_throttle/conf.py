@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -24,7 +24,7 @@ class Conf:
     REDIS: str = "default"  # CACHES alias of a Redis cache, or a URL: redis://, redis+sentinel://, …
     PREFIX: str = "dt"  # first part of each store key
     KEY_SECRET: str = ""  # secret of the hashes of idents; SECRET_KEY if empty
-    RULES: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    RULES: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     DATABASE_RULES: bool = True  # read the rules and overrides of the admin, too
     HOOKS: Sequence[str] = ()  # dotted paths of functions of a report of each decision
     LOG_COST_ABOVE: Mapping[str, float] = field(default_factory=dict)  # such as {"queries": 50}

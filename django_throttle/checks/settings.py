@@ -120,7 +120,7 @@ def place_of(path: str) -> int | None:
     return None
 
 
-def importable(path: object) -> Any:
+def importable(path: object) -> object:
     """Return the object at a dotted path, or None if it cannot be imported. Return anything but text as it is."""
     try:
         return import_string(path) if isinstance(path, str) else path

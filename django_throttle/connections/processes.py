@@ -135,7 +135,7 @@ class ProcessRecords:
         """Remove index keys under which a process holds no leases from its announcement."""
         self.store.call("retire", self._keys(f"held:{uid}"), tuple(indexes))
 
-    def read_processes(self) -> dict[str, dict[str, Any]]:
+    def read_processes(self) -> dict[str, dict[str, object]]:
         """Return the introductions of the live processes by uid."""
         reply = list(map(text, self._call("read_processes", self._keys("live", "meta"), ())))
         return {uid: process_identity.read(meta) for uid, meta in zip(reply[::2], reply[1::2], strict=True)}

@@ -155,7 +155,7 @@ class Decision:
     def __hash__(self) -> int:
         return hash(self._values)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Decision, self._values
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class Decision:
         return f"Decision({', '.join(values)})"
 
     @property
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[object, ...]:
         return tuple([getattr(self, name) for name in COMPARED_FIELDS])
 
     def _replace(self, **changes: Any) -> Decision:
@@ -178,7 +178,7 @@ class Decision:
         values["_make"] = self._later, (seconds,)
         return decision
 
-    def _keep_timeless(self) -> dict[str, Any]:
+    def _keep_timeless(self) -> dict[str, object]:
         """Cache and return the fields that do not depend on the time."""
         # By name, because other threads may add to ``__dict__`` meanwhile. Not by ``cached_property``, whose lock in
         # Python 3.11 a forked child could inherit.

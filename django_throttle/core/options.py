@@ -63,7 +63,7 @@ class Option:
     max_value: float = MAX_LIMIT
     only: tuple[str, ...] = ()  #: algorithms that have the option, besides those that name it in their ``takes``
     never: tuple[str, ...] = ()  #: algorithms that lack an option without owners
-    words: str | Callable[[Any], str] = ""  #: description of a value other than the default; ``{}`` is the value
+    words: str | Callable[[object], str] = ""  #: description of a value other than the default; ``{}`` is the value
 
     @property
     def title(self) -> str:

@@ -150,9 +150,9 @@ class Rule(Options):
         check_names(cls, options, name)
         return cls(name, **options)
 
-    def as_options(self) -> dict[str, Any]:
+    def as_options(self) -> dict[str, object]:
         """Return the options that differ from their defaults, in JSON's types: the inverse of ``from_options``."""
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         for name, row in table(type(self)).items():
             value = getattr(self, name)
             if name != "name" and value != row.default:
@@ -445,7 +445,7 @@ def _prepaid_faults(rule: Rule) -> Faults:
 
 
 # Options that a rule with the key ``connection`` must leave at their defaults: a process counts it without the store.
-_DEFAULTS_OF_CONNECTION_RULES: Final[dict[str, tuple[Any, str]]] = {
+_DEFAULTS_OF_CONNECTION_RULES: Final[dict[str, tuple[object, str]]] = {
     "warn_at": ((), gettext_noop("the budget of one connection ends with it, so it sends no warnings")),
     "prepaid": (False, gettext_noop("the budget of one connection is never shared, so nothing is bought ahead")),
     "on_store_failure": ("local", gettext_noop("the budget of one connection is counted without the store")),

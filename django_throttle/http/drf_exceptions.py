@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from django.utils.translation import get_language, gettext_lazy
 from rest_framework.exceptions import APIException, Throttled
@@ -42,6 +41,6 @@ def throttled_error(wait: int | None) -> Throttled:
 
 
 @lru_cache(maxsize=1024)
-def _detail_in(language: str | None, wait: int | None) -> Any:
+def _detail_in(language: str | None, wait: int | None) -> object:
     """Return REST framework's text of a refusal in the current language."""
     return Throttled(wait).detail

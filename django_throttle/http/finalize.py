@@ -154,7 +154,7 @@ def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], heade
     return True
 
 
-def _prepare_fields(charges: Charges) -> tuple[Any, ...]:
+def _prepare_fields(charges: Charges) -> tuple[object, ...]:
     """Return the current settings, and the fields of plain decisions of these charges, see ``plain_fields``."""
     settings = conf()
     is_plain = settings.X_RATELIMIT_HEADERS == OFF and settings.RATELIMIT_HEADERS == NEWEST
@@ -206,7 +206,7 @@ class _ResponseClosing(ref[HttpResponseBase]):
         if self.state.unsettled:
             run_soon(partial(_settle, self.request, self.state, response))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial, (len, ())  # a function without effect
 
 

@@ -75,11 +75,11 @@ def problem_response(decision: Decision, status: int, seconds: int | None) -> Ht
     return _uncached(body, status, seconds, CONTENT_TYPE)
 
 
-def late_problem(decision: Decision) -> dict[str, Any]:
+def late_problem(decision: Decision) -> dict[str, object]:
     """Return the problem document for the end of a stream. Its ``retry_after`` is in seconds, or None for never."""
     seconds = retry_seconds(decision.retry_after)
     status = 503 if decision.unavailable else 429
-    fields: dict[str, Any] = json.loads(problem(decision, status, seconds, reference=reference(decision)))
+    fields: dict[str, object] = json.loads(problem(decision, status, seconds, reference=reference(decision)))
     return fields | {"retry_after": seconds}
 
 
@@ -144,7 +144,7 @@ class _PageContent(NamedTuple):
     unit: str
     reference: str
 
-    def context(self) -> dict[str, Any]:
+    def context(self) -> dict[str, object]:
         when = None
         if self.minute is not None:
             when = datetime.fromtimestamp(self.minute * 60, UTC if settings.USE_TZ else None)

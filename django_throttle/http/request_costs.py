@@ -68,7 +68,7 @@ def _counted(meter: Meter, charset: str, part: Part) -> Part:
 
 def _parts(
     parts: Iterator[object], count: Callable[[object], object], on_failure: Callable[[], object]
-) -> Iterator[Any]:
+) -> Iterator[object]:
     try:
         yield from map(count, parts)
     except Exception:
@@ -80,7 +80,7 @@ class _AsyncParts(AsyncIterator[Any]):
     def __init__(self, parts: Any, count: Callable[[Any], Any], on_failure: Callable[[], object]) -> None:
         self._parts, self._count, self._on_failure = aiter(parts), count, on_failure
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> object:
         try:
             return self._count(await anext(self._parts))
         except StopAsyncIteration:

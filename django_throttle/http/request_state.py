@@ -89,7 +89,7 @@ def scope_text(value: object) -> str | None:
     return str(value) if isinstance(value, (str, Promise)) and value else None
 
 
-def view_attribute(view: object, name: str) -> Any:
+def view_attribute(view: object, name: str) -> object:
     """Return an attribute of a view: an argument of as_view(), else the function's, else the class's, else None.
 
     Decorators set attributes on the function.

@@ -85,7 +85,7 @@ def method_decorators(layer: object) -> Sequence[Any] | None:
     code = getattr(layer, "__code__", None)
     if code is None or code.co_qualname != _METHOD_DECORATOR:
         return None
-    decorators: Sequence[Any] = closure_of(layer)["decorators"]
+    decorators: Sequence[object] = closure_of(layer)["decorators"]
     return decorators
 
 

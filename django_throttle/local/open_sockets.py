@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 from django.utils.translation import gettext
 
@@ -82,7 +82,7 @@ class OpenSockets:
 open_sockets = OpenSockets()
 
 
-def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, Any]:
+def notice_payload(code: str, detail: str, retry_after: float | None = None) -> dict[str, object]:
     """Return the content of an error frame that says why a socket is closed, if no rule is the reason.
 
     ``detail`` is in English and is translated here. ``retry_after`` is in seconds, None if the client need not return.

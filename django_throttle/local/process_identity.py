@@ -18,7 +18,7 @@ def describe(held: int, renewals: int = 0) -> str:
     return json.dumps({**_self(os.getpid()), "held": held, "turn": renewals}, separators=(",", ":"))
 
 
-def read(text: Any) -> dict[str, Any]:
+def read(text: Any) -> dict[str, object]:
     """Return the description of a process from JSON; an empty dict if the text is invalid."""
     try:
         meta = json.loads(text)
@@ -59,7 +59,7 @@ def _namespace(host: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _self(pid: int) -> dict[str, Any]:
+def _self(pid: int) -> dict[str, object]:
     stat = _stat(pid)
     return {"host": host(), "pid": pid, "started": stat[1] if stat else None}
 
@@ -97,7 +97,7 @@ def processes_of_host(census: Mapping[str, Mapping[str, object]]) -> HostProcess
     A former uid of a running process is in neither list: the process itself removes it, or it expires.
     """
     is_alive_by_uid = {uid: is_alive(meta) for uid, meta in census.items()}
-    renewals: dict[tuple[Any, ...], int] = {}
+    renewals: dict[tuple[object, ...], int] = {}
     for meta in census.values():
         renewals[_process(meta)] = max(number(meta, "turn"), renewals.get(_process(meta), 0))
     return HostProcesses(
@@ -110,7 +110,7 @@ def processes_of_host(census: Mapping[str, Mapping[str, object]]) -> HostProcess
     )
 
 
-def _process(meta: Mapping[str, object]) -> tuple[Any, ...]:
+def _process(meta: Mapping[str, object]) -> tuple[object, ...]:
     return meta.get("host"), meta.get("pid"), meta.get("started")
 
 

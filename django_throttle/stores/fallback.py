@@ -15,7 +15,7 @@ from math import ceil, inf
 from operator import lt
 from struct import Struct
 from threading import Lock
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from django_throttle.core.algorithms import Backfill, CounterParams, State
 from django_throttle.core.commands import Answer, Answers, Charge, Charges, Correct, Decide, RuleSet, passes
@@ -420,7 +420,7 @@ class BackfillCommand(LongCommand[T]):
         while (backfills := fallback.backfills_for(self.idents)) and any(map(fallback.admitted.get, self.idents)):
             fallback.confirm(backfills, await send(Pipeline(list(map(fallback.call, backfills)), self._seconds_left())))
 
-        async def send_with_backfills(pipeline: Pipeline) -> Sequence[Any]:
+        async def send_with_backfills(pipeline: Pipeline) -> Sequence[object]:
             if not backfills:
                 return await send(pipeline)
             calls = [LoadingCall(call.script, call.keys, call.args) for call in map(fallback.call, backfills)]

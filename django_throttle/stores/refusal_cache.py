@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from django_throttle.core.commands import Charge, Charges
 from django_throttle.core.decision import Decision, Outcome
@@ -64,8 +64,8 @@ class RefusalCache:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.refusals: dict[tuple[Any, ...], CachedRefusal[Decision]] = {}  # by the key of the charges
-        self._full: dict[tuple[Any, ...], _Streak] = {}
+        self.refusals: dict[tuple[object, ...], CachedRefusal[Decision]] = {}  # by the key of the charges
+        self._full: dict[tuple[object, ...], _Streak] = {}
         #: Refusals of publications, whose costs differ.
         self._publish_refusals: dict[tuple[Rule, str], CachedRefusal[Outcome]] = {}
         self.epoch = 0  #: number of resets so far

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from operator import is_
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from django_throttle import rulebook
@@ -57,7 +57,7 @@ class InterruptibleWaits:
 
     def __init__(self) -> None:
         #: The tasks that wait now.
-        self.tasks: set[asyncio.Task[Any] | None] = set()
+        self.tasks: set[asyncio.Task[object] | None] = set()
 
     async def on(self, work: Awaitable[object]) -> object:
         """Await ``work``. Return INTERRUPTED if ``interrupt`` is called meanwhile."""

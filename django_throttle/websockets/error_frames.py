@@ -30,7 +30,7 @@ Send = Callable[[Event], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[Any]]
 
 
-def error_payload(decision: Decision) -> dict[str, Any]:
+def error_payload(decision: Decision) -> dict[str, object]:
     """Return the content of an error frame.
 
     ``window`` and ``retry_after`` are in seconds, rounded up to milliseconds. ``retry_after`` is None for never.
@@ -58,7 +58,7 @@ class DroppedFrames(NamedTuple):
     since: datetime
 
 
-def continuity_payload(dropped: DroppedFrames) -> dict[str, Any]:
+def continuity_payload(dropped: DroppedFrames) -> dict[str, object]:
     """Return the content of the frame that reports dropped frames; ``since`` is in ISO 8601 and UTC."""
     since = dropped.since.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     detail = ngettext(

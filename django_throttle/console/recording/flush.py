@@ -96,7 +96,7 @@ class RecordFlusher:
     ) -> Sending:
         """Return the sending of a rule's cells and ranking. ``part`` distinguishes the sendings of a rule."""
         newest, field = max([minute for minute, _ in cells], default=hour), f"{redis_keys.rule_tag(rule)}:{part}"
-        args: list[Any] = [
+        args: list[object] = [
             field,
             self._number,
             redis_keys.MINUTES_TTL_MS,
@@ -128,7 +128,7 @@ class RecordFlusher:
         for number in (slot, slot - redis_keys.RECENT_SLOTS):
             name = redis_keys.sample_name(stratum, number)
             names += [name, f"{name}:level"]
-        args: list[Any] = [
+        args: list[object] = [
             f"{stratum}:{slot % redis_keys.SLOTS}",
             self._number,
             redis_keys.MINUTES_TTL_MS,

@@ -62,7 +62,7 @@ def async_class(connection_class: type[Any]) -> type[Any]:
 
 def usable_options(
     options: Mapping[str, object], connection_class: type[Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """Return the options that redis-py's connections accept, and why they refuse each other one.
 
     Raise InvalidSetting if they accept each of the options, and not all of them together.
@@ -111,7 +111,7 @@ class Address:
     #: Name of the primary that Sentinels watch.
     service: str = ""
     #: Arguments of redis-py for a connection to a Sentinel.
-    sentinel: dict[str, Any] = field(default_factory=dict)
+    sentinel: dict[str, object] = field(default_factory=dict)
     #: Faults of options that are ignored.
     wrong: tuple[str, ...] = ()
     #: Names of options in REPLACED.
@@ -169,7 +169,7 @@ def _parse_server(url: str) -> Address:
     return Address({**usable, **settings}, wrong=tuple(wrong), replaced=replaced)
 
 
-def _parse_options(query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+def _parse_options(query: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
     """Parse the options of a URL. Return them, and faults. Raise InvalidSetting for a faulty database or port."""
     options, wrong = {}, []
     for name, value in query.items():
@@ -264,7 +264,7 @@ def _alias_address(alias: str) -> Address:
     return Address({**usable, "connection_class": pool.connection_class}, wrong=wrong, replaced=replaced_names)
 
 
-def _arguments(pool: ConnectionPool) -> dict[str, Any]:
+def _arguments(pool: ConnectionPool) -> dict[str, object]:
     """Return the arguments of a pool's connections, without those of redis-py's pools."""
     return {name: value for name, value in pool.connection_kwargs.items() if name not in POOL_ARGUMENTS}
 

@@ -114,10 +114,10 @@ class Batcher:
         (self._queues.get(loop) or self._queue(loop)).add_decision(decision, future)
         return future
 
-    def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[Any]]:
+    def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[object]]:
         """Send releases. The future has the replies, or raises the error of sending or BatchFailed."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Any]] = loop.create_future()
+        future: asyncio.Future[list[object]] = loop.create_future()
         self._queue(loop).add_release(calls, partial(answer, future))
         return future
 

@@ -43,7 +43,7 @@ RESP2: Final = {"protocol": 2}
 CLOSING_SECONDS: Final = 1.0  # redis-py ends an encrypted connection within its timeout for connecting
 
 
-def _limits(seconds: float, retry: object, connection_class: type[Any]) -> dict[str, Any]:
+def _limits(seconds: float, retry: object, connection_class: type[Any]) -> dict[str, object]:
     limits = {
         "socket_timeout": seconds,
         "socket_connect_timeout": seconds,
@@ -94,7 +94,7 @@ def loop_client(
     if issubclass(connection_class, async_connection.SSLConnection):
         connection_class = _reading_once(connection_class)
 
-    async def make_connection() -> Any:
+    async def make_connection() -> object:
         connection = connection_class(**arguments)
         if find is not None:
             connection.host, connection.port = await find()
@@ -103,7 +103,7 @@ def loop_client(
     return LoopClient(make_connection, seconds, is_former)
 
 
-def _reading_once(connection_class: type[Any]) -> type[Any]:
+def _reading_once(connection_class: type[Any]) -> type[object]:
     """Return a subclass whose connections share a TLS context."""
     certificates = Certificates()
 
@@ -255,7 +255,7 @@ def _primary(reply: Any) -> tuple[int, Host | None]:
     return int(state["config-epoch"]), ((state["ip"], int(state["port"])) if is_up else None)
 
 
-def _sentinels(address: Address) -> list[dict[str, Any]]:
+def _sentinels(address: Address) -> list[dict[str, object]]:
     """Return the settings of each Sentinel."""
     return [{**address.sentinel, **RESP2, "host": host, "port": port} for host, port in address.hosts]
 
@@ -286,7 +286,7 @@ class Sentinels:
         with suppress(MasterNotFoundError, ResponseError, TimeoutError), Deadline(seconds):
             self.find(everyone=True)
 
-    async def _ask(self, pool: Pool) -> Any:
+    async def _ask(self, pool: Pool) -> object:
         share = _share(self._address, seconds_left(self._seconds))
         return pool.call(pack(self._primary.question), time.monotonic() + share)
 
@@ -295,7 +295,7 @@ def following(connection_class: type[AbstractConnection], find: Callable[[], Hos
     """Return a subclass that connects to the server that ``find`` returns."""
 
     class PrimaryConnection(connection_class):  # type: ignore[misc, valid-type]
-        def _connect(self) -> Any:
+        def _connect(self) -> object:
             self.host, self.port = find()
             return super()._connect()
 
@@ -313,7 +313,7 @@ def loop_clients(address: Address, seconds: float, known_primary: KnownPrimary) 
     async def find() -> Host:
         return await primary.search(ask)
 
-    async def ask(sentinel: LoopClient) -> Any:
+    async def ask(sentinel: LoopClient) -> object:
         until = asyncio.get_running_loop().time() + share
         (reply,) = await sentinel.ask(pack(primary.question), 1, until)
         if isinstance(reply, Exception):

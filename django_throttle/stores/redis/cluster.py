@@ -387,7 +387,7 @@ class ClusterTransport:
             raise reply
         return reply
 
-    def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
+    def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[object]:
         """Send calls to all nodes at once, in one round trip unless slots have moved. Return replies and errors."""
         seconds = seconds_for(seconds, self.seconds)
         until = time.monotonic() + seconds
@@ -401,7 +401,7 @@ class ClusterTransport:
 
     async def asend_all(
         self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[object] | None = None
-    ) -> list[Any]:
+    ) -> list[object]:
         """Do the same on the running loop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds_for(seconds, self.seconds)

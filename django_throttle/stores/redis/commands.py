@@ -211,10 +211,10 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         return [key_root(context.prefix, idents[at], context.secret) + end for at, end in self.packing.keys]
 
     @property
-    def args(self) -> tuple[Any, ...]:
+    def args(self) -> tuple[object, ...]:
         return *self.context.clock_args(), *self.own_args()
 
-    def own_args(self) -> tuple[Any, ...]:
+    def own_args(self) -> tuple[object, ...]:
         """Return the arguments after the test clock's, with the current bounds of calendars."""
         packing, request = self.packing, self.packing.request
         if packing.has_calendar:

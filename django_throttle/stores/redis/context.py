@@ -90,7 +90,7 @@ class RedisContext:
         """Run several scripts in one round trip. Errors stand in place of replies. Raise StoreError."""
         return self.send([RedisCall(script(name), keys, args, has_derived_keys=True) for name, keys, args in calls])
 
-    def send(self, calls: Sequence[RedisCall]) -> list[Any]:
+    def send(self, calls: Sequence[RedisCall]) -> list[object]:
         """Send calls in one round trip. Errors stand in place of replies. Raise StoreError."""
         try:
             return self.transport.send_all(calls, MAINTENANCE_SECONDS)

@@ -47,7 +47,7 @@ class Request:
     def __init__(self, packed: bytes, count: int, until: float, done: Done) -> None:
         self.packed, self.count, self.until, self.is_late = packed, count, until, False
         self.done: Done | None = done
-        self.replies: list[Any] = []
+        self.replies: list[object] = []
 
     def end(self, outcome: list[object] | Exception) -> None:
         done, self.done = self.done, None
@@ -59,7 +59,7 @@ class Incomplete(Exception):
     """Raised if a reply is not complete yet."""
 
 
-def read_reply(chunk: bytes, position: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+def read_reply(chunk: bytes, position: int, error_of: Callable[[str], Exception]) -> tuple[object, int]:
     """Parse the RESP2 reply that begins at a position. Return it and its end. Raise Incomplete or ValueError."""
     end = chunk.find(b"\r\n", position)
     if end < 0:
@@ -79,7 +79,7 @@ def read_reply(chunk: bytes, position: int, error_of: Callable[[str], Exception]
     return int(line) if kind == b":" else line, position
 
 
-def _array(chunk: bytes, position: int, count: int, error_of: Callable[[str], Exception]) -> tuple[Any, int]:
+def _array(chunk: bytes, position: int, count: int, error_of: Callable[[str], Exception]) -> tuple[object, int]:
     replies = []
     for _ in range(count):
         reply, position = read_reply(chunk, position, error_of)
@@ -246,7 +246,7 @@ class LoopClient:
         connection.post(requests, until)
         return True
 
-    async def ask(self, packed: bytes, count: int, until: float) -> list[Any]:
+    async def ask(self, packed: bytes, count: int, until: float) -> list[object]:
         """Send commands. Return their replies, with errors in their places. Raise errors of the connection.
 
         ``until`` is the deadline on the loop's clock.
@@ -255,7 +255,7 @@ class LoopClient:
         if connection is None:
             async with LoopDeadline(until):
                 connection = await self._connect()
-        replies_future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        replies_future: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
         connection.post((Request(packed, count, until, partial(answer, replies_future)),), until)
         return await replies_future
 

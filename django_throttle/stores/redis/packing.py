@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from struct import Struct, pack
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from django_throttle.core.algorithms import CalendarWindow, Concurrency, CounterParams
 from django_throttle.core.commands import Decide, RuleSet
@@ -191,7 +191,7 @@ class Prepared(Protocol):
     @property
     def keys(self) -> Sequence[str]: ...
 
-    def own_args(self) -> Sequence[Any]: ...
+    def own_args(self) -> Sequence[object]: ...
 
     def packed_keys(self) -> bytes: ...
 
@@ -223,7 +223,7 @@ class JoinedCall(ScriptCall):
         return [key for decision in self._decisions for key in decision.keys]
 
     @property
-    def args(self) -> tuple[Any, ...]:
+    def args(self) -> tuple[object, ...]:
         now = self._decisions[0].context.clock_args()
         return *now, *[arg for decision in self._decisions for arg in decision.own_args()]
 
@@ -263,7 +263,7 @@ class ReleaseCall(ScriptCall):
         return (self.context.key(self.rule_id, self.ident),)
 
     @property
-    def args(self) -> Sequence[Any]:
+    def args(self) -> Sequence[object]:
         return self.uid, self.lease
 
     def packed(self) -> bytes:

@@ -59,7 +59,7 @@ class Pool:
         self._wait_seconds = wait_seconds
         self._deadline: float = pool.connection_kwargs["socket_timeout"]
         self._connect_seconds = connect_seconds(self._deadline, is_watched=is_watched)
-        self._finalizer: finalize[..., Any] | None = None
+        self._finalizer: finalize[..., object] | None = None
         self.restart()
         in_child(self, Pool._forked)
 
@@ -83,7 +83,7 @@ class Pool:
         _replace_sockets(self._connections)
         self.restart()
 
-    def call(self, command: bytes, until: float) -> Any:
+    def call(self, command: bytes, until: float) -> object:
         """Send a packed command. Return its reply, with texts as bytes.
 
         ``until`` is the deadline in monotonic seconds. Raise redis-py's errors, and OSError. The connection is closed
@@ -138,7 +138,7 @@ class Pool:
             raise
         return connection
 
-    def collect(self, connection: AbstractConnection, count: int) -> list[Any]:
+    def collect(self, connection: AbstractConnection, count: int) -> list[object]:
         """Read ``count`` replies, with errors in their places."""
         try:
             replies = [_reply(connection) for _ in range(count)]
@@ -259,7 +259,7 @@ class Pool:
         return connection
 
 
-def _reply_until(until: float, connection: AbstractConnection, command: bytes | None) -> Any:
+def _reply_until(until: float, connection: AbstractConnection, command: bytes | None) -> object:
     """Send a command, or None if it was sent before, and read the reply as redis-py does."""
     with Deadline(until - time.monotonic()):
         if command is not None:
@@ -296,7 +296,7 @@ def bulk(text: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
-def _reply(connection: AbstractConnection) -> Any:
+def _reply(connection: AbstractConnection) -> object:
     try:
         return connection.read_response()
     except ResponseError as error:

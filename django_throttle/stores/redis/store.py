@@ -66,7 +66,7 @@ class RedisAggregator:
         replies = self.context.pipeline([self._call(report) for report in reports])
         return [reply if isinstance(reply, BaseException) else _read(reply) for reply in replies]
 
-    def _call(self, report: DamperReport) -> tuple[str, tuple[str], list[Any]]:
+    def _call(self, report: DamperReport) -> tuple[str, tuple[str], list[object]]:
         sent_at = "" if report.sent_at is None else report.sent_at
         args = [self.context.now_arg(), report.meter, report.since, sent_at]
         args += [number for count in report.counts for number in count]
@@ -122,7 +122,7 @@ class RedisStore(RedisContext):
         self.aggregator = RedisAggregator(self)  # what dampers report to
         self.batcher = Batcher(self)
         # Decisions of rates, by key of their charges. Equal calls share one.
-        self._cached_decisions: dict[tuple[Any, ...], DecideCommand] = {}
+        self._cached_decisions: dict[tuple[object, ...], DecideCommand] = {}
 
     def execute(self, command: StoreCommand[object]) -> Any:
         redis_command = self._redis_command(command)
@@ -184,10 +184,10 @@ class RedisStore(RedisContext):
         if redis_command.calls and self.breaker.is_calm:
             self.batcher.release_soon(redis_command.calls, redis_command.on_outcome)
 
-    async def _send(self, pipeline: Pipeline) -> Sequence[Any]:
+    async def _send(self, pipeline: Pipeline) -> Sequence[object]:
         return self.transport.send_all(pipeline.calls, pipeline.seconds)
 
-    async def _asend(self, pipeline: Pipeline) -> Sequence[Any]:
+    async def _asend(self, pipeline: Pipeline) -> Sequence[object]:
         if not pipeline.decisions or call_began.get():
             return await self.transport.asend_all(pipeline.calls, pipeline.seconds)
         replies = await asyncio.gather(*map(self.batcher.decide, pipeline.decisions), return_exceptions=True)

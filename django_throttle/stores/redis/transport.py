@@ -78,17 +78,17 @@ class ScriptCall(ABC):
 
     @property
     @abstractmethod
-    def args(self) -> Sequence[Any]: ...
+    def args(self) -> Sequence[object]: ...
 
     def packed(self) -> bytes:
         """Return ``by_sha()`` in RESP."""
         return pack(self.by_sha())
 
-    def by_sha(self) -> tuple[Any, ...]:
+    def by_sha(self) -> tuple[object, ...]:
         keys = self.keys
         return ("EVALSHA", self.script.sha, len(keys), *keys, *self.args)
 
-    def by_text(self) -> tuple[Any, ...]:
+    def by_text(self) -> tuple[object, ...]:
         # EVAL also loads the script, so a lost script costs one round trip, once.
         keys = self.keys
         return ("EVAL", self.script.text, len(keys), *keys, *self.args)
@@ -100,7 +100,7 @@ class RedisCall(ScriptCall):
 
     script: Script
     keys: Sequence[str]
-    args: Sequence[Any]
+    args: Sequence[object]
     has_derived_keys: bool = False
     goes_first: bool = False
 
@@ -161,7 +161,7 @@ class Transport:
         except NoScriptError:
             return pool.call(pack(call.by_text()), until)
 
-    def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[Any]:
+    def send_all(self, calls: Sequence[ScriptCall], seconds: float | None = None) -> list[object]:
         """Send calls in one round trip. Return the replies, with errors of several calls in their places."""
         if not calls:
             return []
@@ -170,7 +170,7 @@ class Transport:
         with Deadline(seconds_for(seconds, self.seconds)):
             return run(_replies(calls, self._exchange))
 
-    async def _exchange(self, commands: list[bytes]) -> list[Any]:
+    async def _exchange(self, commands: list[bytes]) -> list[object]:
         return self.pool.collect(self.pool.post(commands), len(commands))
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
@@ -180,7 +180,7 @@ class Transport:
 
     async def asend_all(
         self, calls: Sequence[ScriptCall], seconds: float | None = None, replies: list[object] | None = None
-    ) -> list[Any]:
+    ) -> list[object]:
         """Send calls on the running loop. If there are ``replies``, only resend calls of lost scripts."""
         if not calls:
             return []
@@ -218,7 +218,7 @@ async def _replies(
     calls: Sequence[ScriptCall],
     exchange: Callable[[list[bytes]], Awaitable[list[object]]],
     replies: list[object] | None = None,
-) -> list[Any]:
+) -> list[object]:
     """Send a pipeline of calls, then resend calls whose scripts the server has lost."""
     if replies is None:
         replies = await exchange([call.packed() for call in calls])
