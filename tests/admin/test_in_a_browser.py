@@ -226,7 +226,7 @@ def test_from_a_complaint_to_a_limit_that_is_changed_in_safe_steps(page: Page, d
     wait_until(lambda: page.request.get("/api/search?q=a").status == 429, timeout=LONG)
 
     page.goto(f"{RULES}overview/")
-    until(page, lambda: "2 of 2 processes have version" in page.content())
+    until(page, lambda: "2 of 2 processes have the same rules" in page.content())
     picture(page, "overview")
     page.goto(RULES)
     page.locator("#result_list th a", has_text="api").first.click()

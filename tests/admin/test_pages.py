@@ -152,7 +152,7 @@ def test_rules_with_what_they_did(enforce: Enforce, operator: Client) -> None:
     assert f"{url('throttlerule_add')}?replace=api#rule-trial" in page and f"{PAGE}?ident={reference}" in page
     assert "1 rule decided nothing in the last day idle" in text(shown)
     if isinstance(store, RedisStore):
-        assert "1 of 1 processes have version " in page and f"{os.getpid()} on " in page
+        assert "1 of 1 processes have the same rules in force" in page and f"{os.getpid()} on " in page
     with translation.override("de"):
         german = operator.get(OVERVIEW).content.decode()
     assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 erlaubt"' in german

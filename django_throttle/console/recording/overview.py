@@ -95,7 +95,7 @@ class Overview:
     def in_words(self) -> str:
         """Versions of rules in the processes, lagging and silent processes, and wrong clocks, in words."""
         values = {"some": len(self._newest), "every": len(self.processes), "version": self.version[:8]}
-        if self.version:
+        if self.version and len(self._newest) < len(self.processes):
             pattern = gettext_noop("{some} of {every} processes have version {version} of the rules in force")
         else:
             pattern = gettext_noop("{some} of {every} processes have the same rules in force")
