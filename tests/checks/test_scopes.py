@@ -97,6 +97,7 @@ def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
     monkeypatch.setattr(scopes, "named_by_tasks", {"weekly": named_by_tasks["weekly"]})
     monkeypatch.setattr(scopes, "named_by_transports", named_by_transports & {CRM.rule})
+    monkeypatch.setattr(project, "wrapped_operations", [])
 
 
 def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:

@@ -201,7 +201,7 @@ def test_the_most_specific_goes_first_then_the_strongest_then_the_latest() -> No
     ]  # fmt: skip
     backwards = wanted[::-1]
     assert sorted(backwards, key=lambda override: override.rank) == wanted
-    assert {override.kind for override in wanted} == set(subject_kinds())
+    assert {override.kind for override in wanted} <= {*subject_kinds()}
 
 
 @pytest.mark.parametrize(
