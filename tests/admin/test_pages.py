@@ -368,7 +368,7 @@ def tried(client: Client, row: ThrottleRule, **values: Any) -> Any:
 
 
 def sides(answer: Any) -> dict[str, tuple[int, int]]:
-    return {side["name"]: (side["one"].refused, len(side["one"].idents)) for side in answer.context["sides"]}
+    return {side["name"]: (side["replayed"].refused, len(side["replayed"].idents)) for side in answer.context["sides"]}
 
 
 def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client, refused: Any) -> None:

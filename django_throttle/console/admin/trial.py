@@ -35,14 +35,14 @@ NAMES: Final = {"live": gettext_lazy("live rule"), "edited": gettext_lazy("edite
 
 
 def trial_part(
-    rules: ModelAdmin[ThrottleRule], request: HttpRequest, asked: Callable[[], Mapping[str, object]]
+    rules: ModelAdmin[ThrottleRule], request: HttpRequest, read_form: Callable[[], Mapping[str, object]]
 ) -> HttpResponse:
-    """The answer, for those who may see the rules. ``asked`` returns ``live``, ``edited`` and ``errors`` of the form.
+    """Return the results of a trial, for staff who may view rules.
 
-    Either rule may be None: one that is new has no live rule. ``span`` in the form is "hour" or "day".
+    ``read_form`` returns the rules ``live`` and ``edited`` of the form, each of which may be None, and its ``errors``.
     """
     span = "day" if request.POST.get("span") == "day" else "hour"
-    return shown_page(rules, request, "throttle_console/trial", "", lambda: _trial_context(span, asked()))
+    return shown_page(rules, request, "throttle_console/trial", "", lambda: _trial_context(span, read_form()))
 
 
 def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
@@ -84,26 +84,26 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _remarks(side: str, rule: Rule | None, told: RecordedCalls) -> list[str]:
-    """What has to be known to read the numbers of a rule, a sentence each."""
+def _remarks(side: str, rule: Rule | None, recorded: RecordedCalls) -> list[str]:
+    """Return sentences that explain the numbers of a rule."""
     if rule is None:
-        nothing = side == "live"
-        return [gettext("There is no live rule to compare with.") if nothing else gettext("You may not edit rules.")]
-    if why := told.why_not(rule):
-        said = gettext("The {rule} cannot be tried on what was recorded: {why}.")
-        return [said.format(rule=NAMES[side], why=translated(why))]
-    found = {
+        is_live = side == "live"
+        return [gettext("There is no live rule to compare with.") if is_live else gettext("You may not edit rules.")]
+    if why := recorded.why_not(rule):
+        pattern = gettext("The {rule} cannot be tried on what was recorded: {why}.")
+        return [pattern.format(rule=NAMES[side], why=translated(why))]
+    remarks = {
         gettext("The {rule} is switched off: this is what it would refuse if it were on."): not rule.enabled,
         gettext("The {rule} only records: nobody is told of these refusals."): rule.is_shadow,
         gettext("Requests are replayed, other events are not."): bool({*rule.events} - {*EVENTS}),
     }
-    return [text.format(rule=NAMES[side]) for text, holds in found.items() if holds]
+    return [text.format(rule=NAMES[side]) for text, applies in remarks.items() if applies]
 
 
 def _side(side: str, replayed: Replayed, recorded: RecordedCalls) -> dict[str, object]:
     return {
         "name": NAMES[side],
-        "one": replayed,
+        "replayed": replayed,
         "refused": _about(recorded.estimate(replayed)),
         "idents": _about(recorded.estimate_idents(replayed)),
     }
@@ -114,29 +114,29 @@ def _about(estimate: tuple[int, int, int]) -> str:
     return gettext("{likely} ({low} to {high})").format(likely=written(likely), low=written(low), high=written(high))
 
 
-def _affected(found: Mapping[str, Replayed]) -> list[dict[str, object]]:
-    """The idents for whom the edit changes most; those for whom it changes nothing by what is refused to them."""
-    idents = {ident for one in found.values() for ident in one.idents}
-    rows = [(ident, [one.idents[ident] for one in found.values()]) for ident in idents]
+def _affected(results: Mapping[str, Replayed]) -> list[dict[str, object]]:
+    """Return the idents for which the edit changes most, then those that are refused most."""
+    idents = {ident for replayed in results.values() for ident in replayed.idents}
+    rows = [(ident, [replayed.idents[ident] for replayed in results.values()]) for ident in idents]
     rows.sort(key=lambda row: (min(row[1]) - max(row[1]), -sum(row[1]), row[0]))
     return [{"ident": row[0], "is_one": row[0] != EVERYONE, "numbers": row[1]} for row in rows[:MOST_AFFECTED]]
 
 
-def _pictures(found: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, object]]:
-    """Refused calls over time, of each rule, all drawn to one scale."""
+def _pictures(results: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, object]]:
+    """Return bar charts of the refused calls of each rule, to one scale."""
     number, seconds = BARS[span], SPANS[span] * 3600
-    heights = {side: [0] * number for side in found}
-    for side, one in found.items():
-        for at in one.times:
+    heights = {side: [0] * number for side in results}
+    for side, replayed in results.items():
+        for at in replayed.times:
             heights[side][max(0, min(number - 1, int((at - end + seconds) / seconds * number)))] += 1
-    most = max((max(some) for some in heights.values()), default=0)
+    most = max((max(bars_of_side) for bars_of_side in heights.values()), default=0)
     return [
         {
             "name": NAMES[side],
-            "bars": bars([(0, height) for height in some], most),
+            "bars": bars([(0, height) for height in bars_of_side], most),
             "label": gettext("{rule}: {sum} refused, {most} at most in one of {number} bars").format(
-                rule=NAMES[side], sum=written(sum(some)), most=written(max(some)), number=number
+                rule=NAMES[side], sum=written(sum(bars_of_side)), most=written(max(bars_of_side)), number=number
             ),
         }
-        for side, some in heights.items()
+        for side, bars_of_side in heights.items()
     ]
