@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from django_throttle.core.decision import Decision
 from django_throttle.core.exceptions import (
@@ -76,8 +76,15 @@ class Refused(ThrottleError):
 class PublishRefused(Refused):
     """A message was not published to its group; ``members`` is the last known size of the group."""
 
-    def __init__(self, decision: Decision | str, group: str, members: int, *restored: Any) -> None:
-        super().__init__(decision, *restored)
+    def __init__(
+        self,
+        decision: Decision | str,
+        group: str,
+        members: int,
+        rule: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(decision, rule, retry_after)
         self.args = self.args[0], group, members, *self.args[1:]
         self.group, self.members = group, members
 
@@ -85,8 +92,10 @@ class PublishRefused(Refused):
 class PutOffTooOften(Refused):
     """The run of a task was put off ``times`` times, and the rule still has no room for it."""
 
-    def __init__(self, decision: Decision | str, task: str, times: int, *restored: Any) -> None:
-        super().__init__(decision, *restored)
+    def __init__(
+        self, decision: Decision | str, task: str, times: int, rule: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(decision, rule, retry_after)
         text, *plain = self.args
         if isinstance(decision, Decision):
             text = f"{task} was put off {times} times, and rule {decision.rule!r} has no room: raise max_put_off"

@@ -92,14 +92,14 @@ class OptionInput(forms.CharField):
         super().__init__(**{"widget": widget, **options})
         self.option = option
 
-    def to_python(self, value: Any) -> Any:  # not a text, as Django's field has
+    def to_python(self, value: object) -> Any:  # not a text, as Django's field has
         """Return the value that a rule has. Leave text that cannot be read as it is: the rule says what is wrong."""
         value = READ.get(self.option.kind, str)(super().to_python(value) or "")
         with suppress(InvalidRule, InvalidRate):
             value = self.option.read(value)
         return value
 
-    def prepare_value(self, value: object) -> Any:
+    def prepare_value(self, value: object) -> object:
         if not isinstance(value, (list, tuple)):
             return value
         if self.option.kind == "shares":

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from inspect import signature
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from django.apps import AppConfig, apps
 from django.conf import settings
@@ -150,11 +150,11 @@ def _is_prefix(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not set(value) & set("{} \t\n")
 
 
-def _is_list_of_texts(value: object) -> bool:
+def _is_list_of_texts(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(path, str) for path in value)
 
 
-def _is_list_of_functions(value: Any) -> bool:
+def _is_list_of_functions(value: object) -> bool:
     return _is_list_of_texts(value) and all(is_dotted(path) and callable(importable(path)) for path in value)
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cache
 from math import sqrt
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from django.conf import settings
@@ -29,7 +29,7 @@ from django_throttle.http.request_state import NO_ROUTE, scope_of_match
 from django_throttle.identity.address import network
 from django_throttle.identity.call import Call, Caller
 from django_throttle.identity.caller import KeyedCaller
-from django_throttle.identity.keys import ident_of
+from django_throttle.identity.keys import User, ident_of
 from django_throttle.rulebook import Snapshot, current
 from django_throttle.stores import MemoryStore, get_store
 
@@ -64,7 +64,7 @@ class LoggedCaller(KeyedCaller):
     def by_address(self, key: str = "ip") -> str | None:
         return ident_of("ip", self._text)
 
-    def user(self) -> Any:
+    def user(self) -> User | None:
         return self._user
 
     def read(self, name: str) -> None:

@@ -84,7 +84,7 @@ def known_caller(ident: str, typed: str = "") -> KnownCaller:
     if ident.startswith("api_key:"):
         value = typed.partition(":")[2]
         key = "" if IDENT_HASH.fullmatch(value.removeprefix(KEY_HASH_PREFIX)) else value
-        auth: Any = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
+        auth: object = (row_of_typed_key(key) or key) if key else row_of_ident(ident)
         return KnownCaller(ident, user=user_of_row(auth), auth=auth)
     return KnownCaller(ident)
 

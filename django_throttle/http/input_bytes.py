@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import IO, Final
 
 from django.http import HttpRequest
 
@@ -50,7 +50,7 @@ def _charge(request: HttpRequest, size: int) -> None:
 class _Metered:
     """Input stream of a WSGI server (PEP 3333) that charges bytes when they are read, unless charged before."""
 
-    def __init__(self, stream: Any, charged: int, charge: Callable[[int], None]) -> None:
+    def __init__(self, stream: IO[bytes], charged: int, charge: Callable[[int], None]) -> None:
         self._stream, self._charge = stream, charge
         self._left = charged
 

@@ -5,7 +5,7 @@ Responses refer to their closers, so closers must not refer to the response: the
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -76,8 +76,10 @@ def _parts(
         raise
 
 
-class _AsyncParts(AsyncIterator[Any]):
-    def __init__(self, parts: Any, count: Callable[[Any], Any], on_failure: Callable[[], object]) -> None:
+class _AsyncParts(AsyncIterator[object]):
+    def __init__(
+        self, parts: AsyncIterable[object], count: Callable[[object], object], on_failure: Callable[[], object]
+    ) -> None:
         self._parts, self._count, self._on_failure = aiter(parts), count, on_failure
 
     async def __anext__(self) -> object:

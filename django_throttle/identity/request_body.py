@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from io import BytesIO
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from django.conf import settings
 from django.core.exceptions import BadRequest, SuspiciousOperation
@@ -115,7 +115,7 @@ class _RequestBackup:
 class _RecordedInput:
     """Input stream of a server that records the bytes read, and can be rewound."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
         self.has_begun = False
         self._is_closed = False

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 PROC = Path("/proc")
 
@@ -18,7 +18,7 @@ def describe(held: int, renewals: int = 0) -> str:
     return json.dumps({**_self(os.getpid()), "held": held, "turn": renewals}, separators=(",", ":"))
 
 
-def read(text: Any) -> dict[str, object]:
+def read(text: str | bytes) -> dict[str, object]:
     """Return the description of a process from JSON; an empty dict if the text is invalid."""
     try:
         meta = json.loads(text)

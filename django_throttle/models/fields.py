@@ -71,7 +71,7 @@ class SwitchColumn(Column, models.BooleanField):  # type: ignore[type-arg]
 class MomentColumn(Column, models.DateTimeField):  # type: ignore[type-arg]
     """Time. What is set at saving is the store's time, because other hosts compare it with theirs."""
 
-    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+    def pre_save(self, model_instance: models.Model, add: bool) -> object:
         if not (self.auto_now or (self.auto_now_add and add)):
             return super().pre_save(model_instance, add)
         moment = shared_now()
@@ -169,7 +169,9 @@ class OptionsField(Column, models.JSONField):
 
     model: Any  # ThrottleRule
 
-    def from_db_value(self, value: str | None, expression: Any, connection: BaseDatabaseWrapper) -> object:
+    def from_db_value(
+        self, value: str | None, expression: models.Expression, connection: BaseDatabaseWrapper
+    ) -> object:
         """Return the parsed JSON. Return invalid JSON as text, so that only this rule is not valid."""
         try:
             return super().from_db_value(value, expression, connection)

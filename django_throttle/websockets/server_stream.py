@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 SERVER: Final = "hypercorn"
 MAX_DEPTH: Final = 6  # wrappers of middleware around the server's ``send``
@@ -20,10 +20,10 @@ def is_closed_by_server(send: object) -> bool:
     if SERVER not in sys.modules:
         return False
     stream = _stream(send, MAX_DEPTH, set())
-    return stream is not None and stream.closed is True
+    return getattr(stream, "closed", None) is True
 
 
-def _stream(function: object, depth: int, seen: set[int]) -> Any:
+def _stream(function: object, depth: int, seen: set[int]) -> object:
     """Return hypercorn's stream. Search bound methods, partials, closures and objects that store functions."""
     owner = getattr(function, "__self__", None)
     if type(owner).__module__.startswith(f"{SERVER}.") and hasattr(owner, "closed"):
