@@ -46,7 +46,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     *(({"key": key}, "key must be one of") for key in (".", "a..b", ".a", "a.", "a b.c", "shop.limits()")),
     ({"action": "drop"}, "action must be one of"),
     ({"on_store_failure": "open"}, "on_store_failure must be one of"),
-    ({"burst": 5}, "burst belongs to token bucket, leaky bucket and GCRA only"),
+    ({"burst": 5}, "burst belongs to token bucket, leaky bucket"),
     *(({**GCRA, "burst": burst}, "burst must be a whole number") for burst in (0, 2.0, True, MAX_LIMIT + 1)),
     *(({"resolution": number}, "resolution must be a whole number") for number in (0, MAX_RESOLUTION + 1, "2")),
     ({"resolution": 2, "algorithm": "gcra"}, "[(]resolution[)] belongs to sliding window only"),
