@@ -367,17 +367,20 @@ def finish_decision(
     the epoch of the refusal cache, both before the command was sent. The decision is reported if there is a ``call``.
     """
     charges = command.charges
-    decided: Any = plain_decision_or_none(command, answers)
-    if decided is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
+    plain = plain_decision_or_none(command, answers)
+    if plain is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
         if (recorder := recorders.current) is not None:
             recorder.record_allowed(charges, call.scope, call.method, call.events, started[0])
-        return decided  # type: ignore[no-any-return]
+        return plain
     refusal_cache = io.store.refusal_cache
+    decided: Decision | Callable[[], Deciding]
     if isinstance(answers, RepeatCommand):
         decided = partial(decide_charges, io, charges, refusal_cache=refusal_cache)
     elif isinstance(answers, StoreError):
         decided = partial(decide_without_store, io, command, answers)
-    elif decided is None:
+    elif plain is not None:
+        decided = plain
+    else:
         decided = decision_from_answers(command, answers, refusal_cache, started[1])
     if call is not None:
         return decide_reported(io, decided, call, True, charges, started[0])

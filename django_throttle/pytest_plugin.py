@@ -15,7 +15,7 @@ from django_throttle import detect_test_run
 
 if TYPE_CHECKING:
     from django_throttle.stores import MemoryStore
-    from django_throttle.testing import FrozenClock
+    from django_throttle.testing import FrozenClock, Rules
 
 
 OPTION = "throttle_redis"
@@ -85,7 +85,7 @@ def throttle_rules(throttle_store: MemoryStore) -> Iterator[Callable[..., None]]
     """
     from django_throttle.testing import override_rules
 
-    def put_in_force(rules: Any, *, merge: bool = False) -> None:
+    def put_in_force(rules: Rules, *, merge: bool = False) -> None:
         stack.enter_context(override_rules(rules, merge=merge, store=throttle_store))
 
     with ExitStack() as stack:

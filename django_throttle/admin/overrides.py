@@ -255,7 +255,9 @@ class ThrottleOverrideAdmin(ListAdmin):
     def get_list_filter(self, request: HttpRequest) -> Any:
         return super().get_list_filter(request) or (StateFilter,)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> ThrottleOverride | None:
         override = super().get_object(request, object_id, from_field)
         set_row_texts([override] if override else [], request)
         return override

@@ -348,7 +348,9 @@ class ThrottleRuleAdmin(ListAdmin):
         options = (gettext_lazy("options"), {"fields": ["other_options"]})
         return [*((group, part) for group, part in shown if part["fields"]), options]
 
-    def get_form(self, request: HttpRequest, obj: object | None = None, change: bool = False, **options: object) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: object | None = None, change: bool = False, **options: object
+    ) -> type[ModelForm[ThrottleRule]]:
         """Return the form of the columns. It adds the fields of the options."""
         return super().get_form(request, obj, change, **{**options, "fields": RuleForm.Meta.fields})
 

@@ -189,7 +189,7 @@ def _finish_in_method(view: object, method: str, request: HttpRequest) -> None:
     async_handler = handler if iscoroutinefunction(handler) else sync_to_async(handler)
 
     @wraps(handler)
-    async def finishing_handler(*args: object, **kwargs: object) -> Any:
+    async def finishing_handler(*args: object, **kwargs: object) -> object:
         try:
             return await afinish(request, await async_handler(*args, **kwargs))
         except Exception:  # the view will make a response from it, whose status decides the refunds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
@@ -158,7 +158,7 @@ def _candidates(snapshot: Snapshot, store: AnyStore) -> Iterator[str]:
     yield from (override.subject for override in snapshot.overrides.all)
     yield from (ident for ident, _ in idents_of_rows())
     try:
-        users: Any = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)
+        users = get_user_model()._default_manager.order_by("-pk").values_list("pk", flat=True)
     except ImproperlyConfigured:
         return
     yield from (str(ident_of("user", pk)) for pk in users[:MAX_SEARCHED_USERS].iterator())
