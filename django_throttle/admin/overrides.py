@@ -79,9 +79,6 @@ class OverrideForm(RowForm):
             self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
         if "until" in self.fields:
             self.fields["until"].help_text = gettext("Or set an exact end. It overrides the choice above.")
-            names = gettext("Until: date"), gettext("Until: time")  # Django's labels stand beside both
-            for part, name in zip(getattr(self.fields["until"].widget, "widgets", ()), names, strict=False):
-                part.attrs["aria-label"] = name
             until = self.instance.until
             if until and until.year > MAX_YEAR:  # stored before that was refused
                 self.initial["until"] = until.replace(year=MAX_YEAR)

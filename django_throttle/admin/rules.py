@@ -12,6 +12,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm, model_to_dict
@@ -86,8 +87,18 @@ def preview_options(of: type[Options]) -> dict[str, object]:
     }
 
 
+SPLIT_LABELS: Final = (gettext_lazy("{label}: date"), gettext_lazy("{label}: time"))
+
+
 class RowForm(forms.ModelForm):  # type: ignore[type-arg]
     """Form with one error for each field: that of the form field, or else that of the model."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for field in self.fields.values():
+            if isinstance(field.widget, AdminSplitDateTime):  # its inputs have no labels
+                for part, pattern in zip(field.widget.widgets, SPLIT_LABELS, strict=True):
+                    part.attrs["aria-label"] = str(pattern).format(label=capitalised(str(field.label)))
 
     def add_error(self, field: str | None, error: Any) -> None:
         """Add errors of fields that a row of the list does not have to the whole row."""
