@@ -134,7 +134,7 @@ class RedisStore(RedisContext):
             except BaseException as error:
                 redis_command.fail(error)
                 raise
-            return redis_command.end(answers)
+            return answers if self.breaker.is_calm else redis_command.end(answers)
         if not redis_command.calls:  # nothing to send, so nothing to report to the breaker
             return redis_command.read(())
         if not self.breaker.is_calm:
