@@ -69,7 +69,7 @@ def _sets(middleware: str, name: str) -> bool:
     for code in chain.from_iterable(map(codes_of, functions)):
         for before, step in pairwise(get_instructions(code)):
             # From Python 3.13 on one step may load two variables, of which the last is the owner.
-            owner = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+            owner = before.argval[-1] if isinstance(before.argval, tuple) and before.argval else before.argval
             if step.opname == "STORE_ATTR" and step.argval == name and owner != "self":
                 return True
     return False

@@ -123,7 +123,7 @@ def test_classes_of_their_kinds_count_too(listed: Any, settings: Any, middleware
 
 class Reading:
     def __init__(self, get_response: Any) -> None:
-        self.answer, self.tenant = get_response, "its own"
+        self.answer, self.tenant, self.kinds = get_response, "its own", ()
 
 
 class Tenants(Reading):
