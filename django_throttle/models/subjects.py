@@ -36,10 +36,16 @@ KEY_HASH_PATTERN: Final = f"^{KEY_HASH_PREFIX}[A-Za-z0-9_-]{{22}}$"
 
 
 def stored_value(kind: str, typed: str) -> str:
-    """Return the stored value of a typed subject. Raise ValidationError if it does not exist. Idempotent."""
-    text = typed.strip()
+    """Return the stored value of a typed subject, or of its ident. Raise ValidationError if it does not exist.
+
+    A stored value is returned unchanged.
+    """
+    stripped = typed.strip()
+    text = stripped.removeprefix(f"{kind}:")
     if not text or not text.isprintable() or len(text) > MAX_SUBJECT_LENGTH:
         raise ValidationError(gettext("Write 1 to {most} printable characters.").format(most=MAX_SUBJECT_LENGTH))
+    if kind == "api_key" and text != stripped and re.match(KEY_HASH_PATTERN, KEY_HASH_PREFIX + text):
+        return KEY_HASH_PREFIX + text
     convert = _CONVERTERS.get(kind)
     return convert(text) if convert else text
 

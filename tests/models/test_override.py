@@ -93,7 +93,7 @@ class TestRefused:
 
 
 class TestStored:
-    @pytest.mark.parametrize("typed", ["anna", " anna ", "anna@example.com", "ANNA@EXAMPLE.COM", "{pk}"])
+    @pytest.mark.parametrize("typed", ["anna", " anna ", "anna@example.com", "ANNA@EXAMPLE.COM", "{pk}", "user:{pk}"])
     def test_a_user_is_stored_by_the_id(self, anna: User, typed: str) -> None:
         found = cleaned(kind="user", value=typed.format(pk=anna.pk))
         assert found.value == str(anna.pk)
@@ -102,7 +102,12 @@ class TestStored:
     @pytest.mark.parametrize(
         ("typed", "stored"),
         [
-            *(("192.0.2.7", "192.0.2.7"), ("192.0.2.7:443", "192.0.2.7"), ("::ffff:192.0.2.7", "192.0.2.7")),
+            *(
+                ("192.0.2.7", "192.0.2.7"),
+                ("ip:192.0.2.7", "192.0.2.7"),
+                ("192.0.2.7:443", "192.0.2.7"),
+                ("::ffff:192.0.2.7", "192.0.2.7"),
+            ),
             *(("192.0.2.7/32", "192.0.2.7"), ("192.0.2.7/24", "192.0.2.0/24")),
             *(("192.0.2.0/255.255.255.0", "192.0.2.0/24"), ("::ffff:192.0.2.0/120", "192.0.2.0/24")),
             *(("2001:DB8::1", "2001:db8::/64"), ("[2001:db8::1]", "2001:db8::/64"), ("fe80::1%eth0", "fe80::/64")),
@@ -126,7 +131,8 @@ class TestStored:
         assert found.as_override().subject == f"api_key:{tag}" == api_key("canary-4711")
         assert "canary" not in str(ThrottleOverride.objects.values()) + str(found) + repr(found.as_override())
         found.full_clean()  # saving it again does not hash the hash
-        assert found.value == f"hash:{tag}"
+        assert found.value == cleaned(kind="api_key", value=f"api_key:{tag}").value == f"hash:{tag}"
+        assert cleaned(kind="tenant", value="tenant:acme").value == "acme"
 
     def test_what_is_stored_is_not_asked_for_again(self, anna: User) -> None:
         cleaned(kind="user", value="anna").save()
