@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
@@ -267,38 +268,42 @@ def process(store: Store, search: str = "") -> Store:
 @BOTH
 @pytest.mark.row("A57")
 def test_sockets_are_listed_and_closed_one_or_all_of_an_identity(operator: Client, enforce: Enforce) -> None:
-    store = enforce()
-    opened = sockets(("a", "user:1"), ("b", "user:1"), ("c", "user:11"), ("d", "user:1"))
+    store, pk = enforce(), get_user_model().objects.get(username="somebody").pk
+    user = f"user:{pk}"
+    opened = sockets(("a", user), ("b", user), ("c", f"{user}1"), ("d", user))
     for socket in open_sockets.all():
         socket.opened -= 1000 if socket.id != "d" else 11_000
     opened[0].received, opened[0].last_received = 3, opened[0].last_received - 330
     process(store)
     shown = text(operator.get(CONNECTIONS))
-    rows = ("user:1 explain User 1, somebody 3 1 Close all", "user:11 explain 1 1 ", "User 1, somebody 192.0.2.7 chat")
+    row = f"User {pk}, somebody"
+    rows = (f"{user} explain {row} 3 1 Close all", f"{user}1 explain 1 1 ", f"{row} 192.0.2.7 chat")
     assert [row for row in ("4 open connections", *rows) if row not in shown] == []
     assert all(row in shown for row in ("16 min 5 min ago 3", "16 min none 0", "3 h 3 min none 0"))
     assert ("in memory, so only what this process holds" in shown) == (not isinstance(store, RedisStore))
-    for typed in ({"tag": "*"}, {"tag": "user:1"}, {"tag": ""}, {}, {"uid": "{p}", "socket": "../a"}):
+    for typed in ({"tag": "*"}, {"tag": user}, {"tag": ""}, {}, {"uid": "{p}", "socket": "../a"}):
         assert messages(operator.post(CLOSE, typed))[-1] == "It has gone already."
     assert LogEntry.objects.count() == 0
 
     process(store, "user")
     answer = operator.post(CLOSE, {"uid": store.leases.uid, "socket": "a", "q": "user"})
-    assert messages(answer)[-1] == "The connection of user:1 (chat, /ws/chat) is being closed."
+    assert messages(answer)[-1] == f"The connection of {user} (chat, /ws/chat) is being closed."
     assert answer["Location"] == f"{CONNECTIONS}?q=user"
     SocketControl(store)()
     assert [socket.closed is not None for socket in opened] == [True, False, False, False]
     assert (opened[0].closed.code, opened[0].closed.payload["code"]) == (4410, "closed")  # type: ignore[index, union-attr]
     row = LogEntry.objects.get()
     entry = (row.object_repr, row.get_change_message(), row.user.get_username(), row.get_admin_url())
-    assert entry == ("user:1 (chat, /ws/chat)", "Closed.", "somebody", None)
-    assert "user:1 (chat, /ws/chat)" in text(operator.get(reverse("admin:index")))
+    assert entry == (f"{user} (chat, /ws/chat)", "Closed.", "somebody", None)
+    assert f"{user} (chat, /ws/chat)" in text(operator.get(reverse("admin:index")))
     process(store)
-    answer = operator.post(CLOSE, {"tag": store.control.ident_hash("user:1")})
-    assert messages(answer)[-1].startswith("All ") and "connections of user:1 are being closed." in messages(answer)[-1]
+    answer = operator.post(CLOSE, {"tag": store.control.ident_hash(user)})
+    assert (
+        messages(answer)[-1].startswith("All ") and f"connections of {user} are being closed." in messages(answer)[-1]
+    )
     SocketControl(store)()
     assert [socket.closed is not None for socket in opened] == [True, True, False, True]
-    assert LogEntry.objects.first().object_repr == "user:1"  # type: ignore[union-attr]
+    assert LogEntry.objects.first().object_repr == user  # type: ignore[union-attr]
 
 
 @pytest.mark.row("A56")
