@@ -56,9 +56,11 @@ except ModuleNotFoundError as error:
 PUBLISH = "from django_throttle.channels import *; throttled_group_send_sync('room', {}, publisher='user:1')"
 
 
-@pytest.mark.parametrize(("missing", "said"), [("httpx", "httpx is not installed: pip"), ("httpcore", "no httpcore")])
-def test_only_what_an_extra_brings_is_advised(missing: str, said: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=said), needs_extra("httpx", "httpx"):
+@pytest.mark.parametrize(
+    ("missing", "message"), [("httpx", "httpx is not installed: pip"), ("httpcore", "no httpcore")]
+)
+def test_only_what_an_extra_brings_is_advised(missing: str, message: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=message), needs_extra("httpx", "httpx"):
         raise ModuleNotFoundError(f"no {missing}", name=missing)
 
 

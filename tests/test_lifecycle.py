@@ -13,7 +13,7 @@ from tests.damper.test_processes import counted
 from tests.servers import RedisServer, wait_until
 from tests.websockets.servers import RULES, Server, Visitor, echo, ends
 
-USUAL: dict[str, Any] = {"PROCESS_TTL": 20.0}
+DEFAULTS: dict[str, Any] = {"PROCESS_TTL": 20.0}
 MANY: dict[str, Any] = {
     **RULES,
     "news": {"rate": "100/min", "events": ["publish"], "key": "tests.served.caller"},
@@ -43,7 +43,7 @@ async def test_nothing_is_left_of_a_server_without_sockets(
     name: str, redis_server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
     redis.flushall()
-    server = Server(name, redis_server, tmp_path, settings={**USUAL, "RULES": MANY})
+    server = Server(name, redis_server, tmp_path, settings={**DEFAULTS, "RULES": MANY})
     try:
         visitor = Visitor(server.wait())
         await (await visitor.open("group")).close()
@@ -61,7 +61,7 @@ async def test_with_sockets_the_last_reports_arrive_and_nothing_is_left(
     name: str, redis_server: RedisServer, redis: Redis, tmp_path: Path
 ) -> None:
     redis.flushall()
-    settings = {**USUAL, "RULES": {**MANY, "frames": DAMPED}}
+    settings = {**DEFAULTS, "RULES": {**MANY, "frames": DAMPED}}
     server = Server(name, redis_server, tmp_path, settings=settings)
     try:
         visitor = Visitor(server.wait())

@@ -63,7 +63,7 @@ class MailServer:
 
 
 class Addition(NamedTuple):
-    """What an operator types to use it, how the rule reads, and the verdicts on a request, two frames, a request."""
+    """A rule as an operator types it, its description, and the verdicts on a request, two frames and a request."""
 
     register: Callable[[pytest.MonkeyPatch], None]
     typed: dict[str, Any]

@@ -41,11 +41,11 @@ def test_overrides_with_their_reasons_the_one_that_precedes_first(enforce: Enfor
     common: dict[str, Any] = {"kind": "user", "value": str(user.pk), "rules": "*"}
     ThrottleOverride.objects.create(**common, effect="multiply", factor=3, reason="a campaign")
     ThrottleOverride.objects.create(**common, effect="block", reason="<b>abuse")
-    found = explain_caller(store, rulebook.refresh(), HypotheticalCall("search"), "anna")
-    assert [row.reason for row in found.rows] == ["<b>abuse", "a campaign"]
-    told = found.as_json()
-    assert [one["reason"] for one in told["overrides"]] == ["<b>abuse", "a campaign"]
-    assert (told["would"], told["rules"][0]["override"]["reason"]) == ("refused", "<b>abuse")
+    explanation = explain_caller(store, rulebook.refresh(), HypotheticalCall("search"), "anna")
+    assert [row.reason for row in explanation.rows] == ["<b>abuse", "a campaign"]
+    answer = explanation.as_json()
+    assert [row["reason"] for row in answer["overrides"]] == ["<b>abuse", "a campaign"]
+    assert (answer["would"], answer["rules"][0]["override"]["reason"]) == ("refused", "<b>abuse")
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +60,8 @@ def nobody() -> Iterator[None]:
 def test_open_sockets(enforce: Enforce) -> None:
     store = enforce(api={"rate": "1/min"})
     sockets(("a", "ip:192.0.2.1"), ("b", "ip:192.0.2.1"), ("c", "ip:192.0.2.11"))
-    found: CallerExplanation = explain_caller(store, rulebook.current(), HypotheticalCall(), "192.0.2.1")
-    assert (found.open, found.is_whole) == (2, True)
+    explanation: CallerExplanation = explain_caller(store, rulebook.current(), HypotheticalCall(), "192.0.2.1")
+    assert (explanation.open, explanation.is_whole) == (2, True)
 
 
 def refused(ident: str, store: Store, scope: str = "search") -> None:
@@ -77,15 +77,15 @@ def refused(ident: str, store: Store, scope: str = "search") -> None:
 def test_what_was_refused_lately_also_by_the_reference_of_an_error(enforce: Enforce) -> None:
     store = enforce(api={"rate": "2/min"})
     refused("ip:192.0.2.1", store)
-    found = explain_caller(store, rulebook.current(), HypotheticalCall(), "192.0.2.1")
-    one, before = found.recent
-    assert (one.scope, one.method, one.rule, one.reason) == ("search", "POST", "api", "exceeded")
-    assert one.at > before.at
-    assert found.refusal_groups == [(2, one)]
-    assert [each["at"] for each in found.as_json()["recent"]] == [one.at.isoformat(), before.at.isoformat()]
+    explanation = explain_caller(store, rulebook.current(), HypotheticalCall(), "192.0.2.1")
+    last, before = explanation.recent
+    assert (last.scope, last.method, last.rule, last.reason) == ("search", "POST", "api", "exceeded")
+    assert last.at > before.at
+    assert explanation.refusal_groups == [(2, last)]
+    assert [row["at"] for row in explanation.as_json()["recent"]] == [last.at.isoformat(), before.at.isoformat()]
     assert explain_caller(store, rulebook.current(), HypotheticalCall(), "192.0.2.2").recent == []
     by_tag = explain_caller(store, rulebook.current(), HypotheticalCall(), ident_for_logs("ip:192.0.2.1"))
-    assert (by_tag.explanation, by_tag.recent) == (None, [one, before])
+    assert (by_tag.explanation, by_tag.recent) == (None, [last, before])
     assert by_tag.as_json()["would"] is None
 
 
@@ -96,7 +96,9 @@ def test_of_a_scope_that_is_asked_about_only_its_refusals_are_told(enforce: Enfo
     for asked, scopes in {"": {"search", "chat" * 25}, "chat" * 50: {"chat" * 25}, "cha": set()}.items():
         for typed in ("192.0.2.1", ident_for_logs("ip:192.0.2.1")):
             call = HypotheticalCall(asked) if asked else HypotheticalCall()
-            assert {one.scope for one in explain_caller(store, rulebook.current(), call, typed).recent} == scopes
+            assert {
+                refusal.scope for refusal in explain_caller(store, rulebook.current(), call, typed).recent
+            } == scopes
 
 
 RULES = Snapshot(

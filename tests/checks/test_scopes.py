@@ -104,9 +104,9 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
     settings.ROOT_URLCONF, settings.ASGI_APPLICATION = tuple(ROUTES), f"{__name__}.application"
     settings.DJANGO_THROTTLE = {"RULES": {name: {"rate": "1/min", **rule} for name, rule in rules.items()}}
     wanted = {f"django_throttle.W{number:03}" for number in (88, 89, 90)}
-    told = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
-    told = [message for message in told if "counts open WebSockets alone" not in message.msg]  # of another check
-    return [(str(message.id)[-3:], message.msg.removeprefix("rule ")) for message in told]
+    messages = [message for message in run_checks(tags=["django_throttle"]) if message.id in wanted]
+    messages = [message for message in messages if "counts open WebSockets alone" not in message.msg]  # another check's
+    return [(str(message.id)[-3:], message.msg.removeprefix("rule ")) for message in messages]
 
 
 @pytest.mark.parametrize(

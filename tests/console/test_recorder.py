@@ -104,13 +104,13 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
         for _ in range(7):
             execute_decision(io, prepare_decision(io, snapshot, made, True), made)
     now = timezone.now()
-    found = compare_candidate(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
+    comparison = compare_candidate(store, "api", now - timedelta(minutes=5), now + timedelta(minutes=5))
     without = 20 - within
     assert 0 < within < 20
-    assert found.of_candidate == (7 * within, 4 * within)
-    assert found.of_live == (7 * without, 2 * without)
-    assert dict(found.rows())["Refused where the candidate holds"] == f"{4 * within} of {7 * within}, 57.1%"
-    assert json.loads(json.dumps(found.as_json()))["live_holds"] == {"calls": 7 * without, "refused": 2 * without}
+    assert comparison.of_candidate == (7 * within, 4 * within)
+    assert comparison.of_live == (7 * without, 2 * without)
+    assert dict(comparison.rows())["Refused where the candidate holds"] == f"{4 * within} of {7 * within}, 57.1%"
+    assert json.loads(json.dumps(comparison.as_json()))["live_holds"] == {"calls": 7 * without, "refused": 2 * without}
 
 
 @pytest.mark.parametrize("processes", [1, 5])

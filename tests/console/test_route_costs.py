@@ -48,9 +48,9 @@ class TestHistograms:
     def test_memory_is_bounded_however_many_scopes_there_are(self, costs: RouteCosts) -> None:
         for number in range(MAX_SCOPES + 50):
             costs.add(f"scope {number}", used(1))
-        found = {route.scope: route.calls for route in most_expensive(costs.peek())}
-        assert len(found) == MAX_SCOPES + 1
-        assert found[OTHERS] == 50
+        calls = {route.scope: route.calls for route in most_expensive(costs.peek())}
+        assert len(calls) == MAX_SCOPES + 1
+        assert calls[OTHERS] == 50
 
 
 class TestRedis:

@@ -164,6 +164,6 @@ def test_both_say_the_same_of_any_history(redis_server: RedisServer, history: li
             index = clock.now_us // SUB_INTERVAL_US
             counts = tuple(MeterCount(index + age, *numbers) for age, *numbers in owns)
             sent_at = None if off is None else clock.now_us + off
-            told = DamperReport(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)
-            assert memory.damp([told]) == ours.damp([told])
+            report = DamperReport(RULE.id, "u", meter, clock.now_us - before, sent_at, counts)
+            assert memory.damp([report]) == ours.damp([report])
     assert immortal_keys(redis_server) == []

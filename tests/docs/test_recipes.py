@@ -58,8 +58,8 @@ def decide(request: HttpRequest, cost: int = 1, scope: str = "graphql") -> Decis
 
 
 def test_quotas_are_told_at_80_and_100_and_restricted_at_two_and_a_half(rules: Any, clock: FrozenClock) -> None:
-    told: list[str] = []
-    names = run(TOLD, notify=lambda row, text: told.append(text))
+    texts: list[str] = []
+    names = run(TOLD, notify=lambda row, text: texts.append(text))
     try:
         rules(QUOTAS)
         passed = 0
@@ -69,7 +69,7 @@ def test_quotas_are_told_at_80_and_100_and_restricted_at_two_and_a_half(rules: A
     finally:
         quota_warning.disconnect(names["tell"])
     assert passed * 200 == 180_000
-    assert told == [f"{share}% of 72,000 calls used" for share in (80, 100)]
+    assert texts == [f"{share}% of 72,000 calls used" for share in (80, 100)]
 
 
 @pytest.mark.row("A27")

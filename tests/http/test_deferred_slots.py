@@ -247,5 +247,5 @@ def test_the_rule_is_kept_in_the_database_too() -> None:
 
 def test_the_check_names_a_task_that_takes_no_slot(settings: Any) -> None:
     settings.DJANGO_THROTTLE = {"RULES": {"exports": SLOTS}}
-    (message,) = [one for one in project.check_slots_of_tasks(None) if one.id == "django_throttle.E082"]
+    (message,) = [error for error in project.check_slots_of_tasks(None) if error.id == "django_throttle.E082"]
     assert "@throttled_task('exports', ident=…)" in message.msg

@@ -234,7 +234,7 @@ def test_lines_about_a_route_are_few_and_receivers_hear_of_each(caplog: Any) -> 
 
 @pytest.mark.usefixtures("costly_site")
 async def test_an_asynchronous_receiver_hides_no_error_of_a_stream(caplog: Any) -> None:
-    async def note(sender: Any, **told: Any) -> None: ...
+    async def note(sender: Any, **arguments: Any) -> None: ...
 
     costly.connect(note)
     try:

@@ -108,9 +108,9 @@ def test_overrides_and_open_sockets_are_told_and_refusals_of_a_tag_that_nobody_h
     rulebook.refresh()
     open_sockets.clear()
     sockets(("a", "ip:192.0.2.1"))
-    told = explain("192.0.2.1")
+    output = explain("192.0.2.1")
     open_sockets.clear()
-    assert " for Address 192.0.2.1: exempt from every rule, without an end: ours\n  open sockets: 1" in told, told
+    assert " for Address 192.0.2.1: exempt from every rule, without an end: ours\n  open sockets: 1" in output, output
     refuse("ip:192.0.2.9")
     tag = ident_for_logs("ip:192.0.2.9")
     assert f"by rule two. Reference {tag} matches no known user, socket or override.\n  refused: 1" in explain(tag)

@@ -57,8 +57,8 @@ def test_of_several_processes_the_holder_hears_of_it_and_nobody_else(
         heard(three, newcomer)
         messages = [door.messages() for door in doors]
         wanted = [(leases[gone], "evicted", "sockets", 3)]
-        said = [[(each.lease, each.reason, each.rule, each.limit) for each in found] for found in messages]
-        assert said == [wanted if door is held[gone] else [] for door in doors]
+        sent = [[(message.lease, message.reason, message.rule, message.limit) for message in row] for row in messages]
+        assert sent == [wanted if door is held[gone] else [] for door in doors]
         assert one.count() == 3 and three.store.leases.is_held(rule.id, "user:1", newcomer)
 
 

@@ -35,8 +35,8 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "frames": {"rate": f"{FRAMES}/h", "events": ["message"], "key": "tests.served.caller", "algorithm": "gcra"},
 }
 HASTE: Final = 10  # so many times as fast as by default
-USUAL: Final = {"PROCESS_TTL": Conf().PROCESS_TTL}
-HASTY: Final = {name: seconds / HASTE for name, seconds in USUAL.items()}
+DEFAULT_SECONDS: Final = {"PROCESS_TTL": Conf().PROCESS_TTL}
+HASTY: Final = {name: seconds / HASTE for name, seconds in DEFAULT_SECONDS.items()}
 CALM: Final = {"DEADLINE": 5.0}  # where a busy machine is no excuse: nothing is about deadlines
 # How often a server asks whether its client is still there, and how long it waits for the answer.
 PING, PONG = 1, 2

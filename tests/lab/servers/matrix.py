@@ -20,7 +20,7 @@ from websockets.asyncio.client import ClientConnection
 
 from tests.lab.servers import endings
 from tests.servers import RedisServer
-from tests.websockets.servers import CAP, HASTE, PING, PONG, SERVERS, USUAL, Server, Visitor, ends, serving
+from tests.websockets.servers import CAP, DEFAULT_SECONDS, HASTE, PING, PONG, SERVERS, Server, Visitor, ends, serving
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "servers.rst"
 BEGIN, END = ".. written by tests/lab/servers/matrix.py, begin", ".. written by tests/lab/servers/matrix.py, end"
@@ -63,7 +63,7 @@ QUICK = (
 )
 HALF_OPEN = Row("f46-half-open", "The client has vanished without a close", PING + PONG + 1)
 TERMINATED = Row("f44-sigterm", "SIGTERM; from the end of the process", 1)
-KILLED = Row("f43-sigkill", "SIGKILL", 1.25 * USUAL["PROCESS_TTL"])  # which others notice within a beat
+KILLED = Row("f43-sigkill", "SIGKILL", 1.25 * DEFAULT_SECONDS["PROCESS_TTL"])  # which others notice within a beat
 ROWS = (*QUICK, HALF_OPEN, TERMINATED, KILLED)
 # A server's own: daphne looks every two seconds, uvicorn's older implementation waits for the client to close as well.
 LONGER = {
