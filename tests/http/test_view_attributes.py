@@ -144,13 +144,16 @@ def left(answer: HttpResponse) -> dict[str, int]:
     return {item.split(";")[0].strip('"'): int(item.split("r=")[1].split(";")[0]) for item in items if item}
 
 
-@pytest.mark.parametrize("name", [*SCOPES, "actions/go/"])
-@pytest.mark.parametrize("entry", ["middleware", "throttle class", "both"])
-def test_a_scope_is_charged_once_and_no_other(enforce: Enforce, settings: Any, name: str, entry: str) -> None:
+def entries(name: str) -> list[str]:
+    """Return the entry points that ask for this view."""
     is_rest = issubclass(getattr(SCOPES.get(name), "cls", APIView if "/" in name else View), APIView)
-    is_late = name in ("property", "get_throttles", "initial")  # only the view knows it
-    if (entry != "middleware" and not is_rest) or (entry == "middleware" and (is_rest or is_late)):
-        pytest.skip("the entry point is not asked here")
+    return ["throttle class", "both"] if is_rest else ["middleware"]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"), [(name, entry) for name in [*SCOPES, "actions/go/"] for entry in entries(name)]
+)
+def test_a_scope_is_charged_once_and_no_other(enforce: Enforce, settings: Any, name: str, entry: str) -> None:
     if entry != "throttle class":
         settings.MIDDLEWARE = MIDDLEWARE
     rule = {"rate": "9/min", "algorithm": "fixed_window"}
@@ -168,11 +171,16 @@ def test_what_the_middleware_charged_for_another_scope_goes_back(enforce: Enforc
 
 # Python 3.13 warns whoever puts a partial into a class.
 @pytest.mark.filterwarnings("ignore:functools.partial will be:FutureWarning")
-@pytest.mark.parametrize("name", [*COSTS, "as_view", "function"])
-@pytest.mark.parametrize(("where", "middleware"), [("rest", False), ("rest", True), ("page", True)])
+@pytest.mark.parametrize(
+    ("where", "middleware", "name"),
+    [
+        (where, middleware, name)
+        for where, middleware in [("rest", False), ("rest", True), ("page", True)]
+        for name in [*COSTS, "as_view", "function"]
+        if (where, name) != ("page", "property")  # only an instance knows it
+    ],
+)
 def test_a_cost(enforce: Enforce, settings: Any, where: str, middleware: bool, name: str, caplog: Any) -> None:
-    if (where, name) == ("page", "property"):
-        pytest.skip("only an instance would tell")
     settings.MIDDLEWARE = MIDDLEWARE if middleware else []
     enforce(mine={"rate": "9/min", "algorithm": "fixed_window"})
     assert left(Client().get(f"/cost/{where}/{name}?three=abc")) == {"mine": 6}
