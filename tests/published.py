@@ -5,13 +5,11 @@ that helps. It uses the reference algorithms, on which the stores agree. ``pytho
 anew; ``tests/docs/test_bounds.py`` fails when it is not current.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
@@ -22,10 +20,9 @@ from django_throttle.core.descriptions import window_in_words
 from django_throttle.core.rate import bounds, period_of
 from django_throttle.local.store_time import Calendar
 from tests.bounds import HOUR, most, share
+from tests.pages import WrittenPart, simple_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "bounds.rst"
-BEGIN, END = ".. written by tests/published.py, begin", ".. written by tests/published.py, end"
-TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
+PRINTED = WrittenPart("explanation/bounds.rst", "tests/published.py")
 HEAD = ("Rule", "In any", "At most", "Found", "Share", "Measured")
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -234,11 +231,7 @@ def measured(row: Row) -> Fraction:
 
 
 def table() -> str:
-    lines = [HEAD, *map(cells, ROWS)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rule = "  ".join("=" * width for width in widths)
-    head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join([rule, head, rule, *body, rule, "", ""])
+    return simple_table([HEAD, *map(cells, ROWS)])
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -262,16 +255,6 @@ def percent(share: Fraction) -> str:
     return f"{float(share):.1%}".replace(".0%", "%").replace("%", " %")
 
 
-def printed() -> str:
-    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
-    return match[0] if match else ""
-
-
-def write() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda _: table(), text), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write()
+    PRINTED.write(table())
     print(table(), end="")

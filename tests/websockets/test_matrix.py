@@ -46,8 +46,8 @@ def test_slots_are_back_in_time(measured: Matrix, row: Row, server: str, figure:
 
 
 def test_the_page_has_this_table(measured: Matrix) -> None:
-    """Save for the times. To write it anew: python -m tests.lab.servers"""
+    """Save for the times. To write it anew: python -m tests.lab.servers.matrix"""
     raised = measured.cells["exception", "hypercorn"]
     if raised.seen == "1006":  # it was too busy to send what it usually does
         measured.cells["exception", "hypercorn"] = raised._replace(seen="1011")
-    assert matrix.shape(matrix.printed()) == matrix.shape(measured.table())
+    assert matrix.shape(matrix.PRINTED.read()) == matrix.shape(measured.table())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from tests.lab.benchmarks import damper, decisions, growth, recording, scaling, sockets
+from tests.lab.benchmarks import damper, decisions, growth, scaling, sockets
 from tests.lab.benchmarks.placement import CORES, FREE, ONE, TWO, Place, is_first, placed
 from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
 from tests.servers import RedisServer
@@ -44,7 +44,6 @@ GROUPS: dict[str, Group] = {
     "prepaid": Group(lambda server, scale: decisions.prepaid_rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
     "others": Group(lambda server, scale: decisions.other_rows(server.url, scale.rounds, scale.share)),
-    "recording": Group(lambda server, scale: recording.rows(server.url)),
     "damper": Group(lambda server, scale: damper.rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
     "silent": Group(lambda server, scale: sockets.silent_rows(server.url, 20 if scale.share == 1 else 6), (FREE,)),
     "identities": Group(lambda server, scale: growth.identity_rows(server.url, scale.rounds, scale.share)),

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 
 from testproject.services import NotRunning
 from tests.databases import program
+from tests.pages import simple_table
 
 ROOT = Path(__file__).parents[3]
 RESULTS, TABLE = ROOT / "docs" / "versions.json", ROOT / "docs" / "versions.inc"
@@ -127,10 +128,7 @@ def _suite(name: str, environment: dict[str, str]) -> dict[str, Any]:
 def table(results: dict[str, dict[str, Any]]) -> str:
     lines = [HEAD, *(cells(name, results.get(name)) for name in ROWS)]
     notes = [f"- ``{name}``: ``{test}`` failed" for name in ROWS for test in results.get(name, {}).get("failed", ())]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rule = "  ".join("=" * width for width in widths)
-    head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join([rule, head, rule, *body, rule, "", *notes])
+    return simple_table(lines) + "\n".join(notes)
 
 
 def cells(name: str, found: dict[str, Any] | None) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The table of docs/reference/servers.rst: how long it takes on every server until slots of an ended socket are back.
 
-``python -m tests.lab.servers`` writes it anew; ``tests/websockets/test_matrix.py`` holds every cell to what is stated.
+``python -m tests.lab.servers.matrix`` writes it anew; ``tests/websockets/test_matrix.py`` holds every cell to the bound
+that is stated.
 """
 
 import asyncio
@@ -16,15 +17,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from websockets.asyncio.client import ClientConnection
-
 from tests.lab.servers import endings
+from tests.pages import WrittenPart, simple_table
 from tests.servers import RedisServer
 from tests.websockets.servers import CAP, DEFAULT_SECONDS, HASTE, PING, PONG, SERVERS, Server, Visitor, ends, serving
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "servers.rst"
-BEGIN, END = ".. written by tests/lab/servers/matrix.py, begin", ".. written by tests/lab/servers/matrix.py, end"
-TABLE = re.compile(f"(?<={re.escape(BEGIN)}\n\n).*?(?={re.escape(END)})", re.DOTALL)
+PRINTED = WrittenPart("reference/servers.rst", "tests/lab/servers/matrix.py")
 SECONDS = re.compile(r"[\d.]+ s")
 PATHS = ("chat", "sync", "middleware")
 TITLES = {
@@ -130,10 +128,7 @@ class Matrix:
         for row in ROWS:
             cells = (f"{self.cells[row.id, name]}{NOTE * ((row.id, name) in LONGER)}" for name in self.names)
             lines.append((row.words, f"{row.within:g} s", *cells))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rule = "  ".join("=" * width for width in widths)
-        head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-        return "\n".join([rule, head, rule, *body, rule, "", ""])
+        return simple_table(lines)
 
 
 async def ended(row: Row, server: Server) -> Cell:
@@ -175,7 +170,7 @@ async def terminated(server: Server) -> Cell:
 async def killed(server: Server) -> Cell:
     """SIGKILL to a server with fifty sockets, at a tenth of the default times; the figure is in default ones."""
     visitors = [Visitor(server) for _ in range(50 // CAP)]
-    connections = await asyncio.gather(*(opening(visitor) for visitor in visitors for _ in range(CAP)))
+    connections = await asyncio.gather(*(visitor.open() for visitor in visitors for _ in range(CAP)))
     assert [visitor.held() for visitor in visitors] == [CAP] * len(visitors)
     server.kill()
     cell = Cell(seconds=await all_back(visitors) * HASTE)
@@ -183,17 +178,8 @@ async def killed(server: Server) -> Cell:
     return cell
 
 
-async def opening(visitor: Visitor) -> ClientConnection:
-    return await visitor.open()
-
-
 async def all_back(visitors: list[Visitor]) -> float:
     return max(await asyncio.gather(*(visitor.holds(0) for visitor in visitors)))
-
-
-def printed() -> str:
-    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
-    return match[0] if match else ""
 
 
 def shape(table: str) -> list[list[str]]:
@@ -213,5 +199,8 @@ def main() -> None:
     for where, cell in matrix.cells.items():
         if cell.error:
             raise AssertionError(f"{where}: not written") from cell.error
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(TABLE.sub(lambda _: matrix.table(), text), encoding="utf-8")
+    PRINTED.write(matrix.table())
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, Final, NamedTuple
@@ -96,31 +95,17 @@ def draw(setting: Setting, track: Track, title: str, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None} if path.suffix.lower() == ".svg" else {"Software": None})
 
 
-# Name: what it is, the demand, and what is special about it.
+# Name: description, demand, and other fields of the setting.
 SCENES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     "step-5x": ("a step from idle to 5 times the limit", "step:5x", {}),
-    "ramp": ("a ramp from half the limit to 5 times, in a minute", "ramp:0.5x-5x", {}),
-    "bursts": ("10 s at 5 times the limit, 20 s at a fifth, over and over", "bursts:5x-0.2x", {}),
     "release": ("5 times the limit, then 0.8 times", "fall:5x-0.8x", {}),
     "one-node": ("5 times the limit on one node of 20", "step:5x", {"where": (0,)}),
-    "100-nodes": ("5 times the limit on 100 nodes", "step:5x", {"nodes": 100}),
-    "fan-out": ("publishes of 51 messages each, 5 times the limit", "step:5x", {"cost": 51, "limit": 5000}),
-    "join-and-die": (
-        "5 of 20 nodes die without a word after half a minute, 5 others join later",
-        "step:5x",
-        {"alive": (*((n, 0.0, QUIET + 30) for n in range(5)), *((n, QUIET + 40, 1e9) for n in range(5, 10)))},
-    ),
     "lost-flush": ("a fifth of all flushes is lost", "step:5x", {"loss": 0.2}),
     "gap": ("Redis is away for 10 s", "step:5x", {"gap": (QUIET + 24, QUIET + 34)}),
 }
 
 
 def scene(name: str, **changes: Any) -> Setting:
-    """The setting of a scene, with these fields changed; raises ValueError for a name that does not exist."""
-    if name not in SCENES:
-        near = get_close_matches(name, SCENES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(SCENES)}"
-        raise ValueError(f"there is no scene {name!r}{hint}")
     _, demand, special = SCENES[name]
     return replace(Setting(parse_demand(demand), **special), **changes)
 

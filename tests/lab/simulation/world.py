@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import exp
 from random import Random
+from statistics import fmean
 from typing import Any, Final
 
 from django_throttle.core.commands import Charge
@@ -24,8 +25,8 @@ TICK: Final = 0.02
 BIN: Final = 0.1  # seconds that are counted as one
 JITTER: Final = 0.1  # share of the interval by which a flush is early or late
 LATENCY: Final = (0.001, 0.02)  # seconds one way
-SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x, ramp:0.5x-5x, bursts:5x-0.2x"
-_SHAPE: Final = re.compile(r"(step|steady|fall|ramp|bursts):(\d{1,3}(?:\.\d{1,9})?)x(?:-(\d{1,3}(?:\.\d{1,9})?)x)?")
+SHAPES: Final = "step:5x, steady:0.9x, fall:5x-0.8x"
+_SHAPE: Final = re.compile(r"(step|steady|fall):(\d{1,3}(?:\.\d{1,9})?)x(?:-(\d{1,3}(?:\.\d{1,9})?)x)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,13 @@ class Shape:
 def parse_demand(text: str) -> Shape:
     """A shape by its text, such as "step:5x"; raises ValueError for another."""
     found = _SHAPE.fullmatch(text.strip())
-    if found is None or (found[1] in ("fall", "ramp", "bursts")) != (found[3] is not None):
+    if found is None or (found[1] == "fall") != (found[3] is not None):
         raise ValueError(f"demand is like {SHAPES}; not {text!r}")
     first, second, falls = float(found[2]), float(found[3] or 0), QUIET + 60
     shapes = {
         "step": Shape(lambda at: first if at >= QUIET else 0.0, (QUIET,), QUIET + 72),
         "steady": Shape(lambda at: first, (), 84),
         "fall": Shape(lambda at: 0 if at < QUIET else first if at < falls else second, (QUIET, falls), falls + 48),
-        "ramp": Shape(
-            lambda at: first + (second - first) * min(1.0, max(0.0, (at - QUIET) / 60)), (QUIET,), QUIET + 96
-        ),
-        "bursts": Shape(lambda at: first if at >= QUIET and (at - QUIET) % 30 < 10 else second, (QUIET,), QUIET + 120),
     }
     return shapes[found[1]]
 
@@ -78,8 +75,8 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run. ``where``: the nodes that the demand is on (none: all); ``alive``: when a node is there; ``gap``: when
-    Redis is away; ``loss``: the share of flushes that is lost; ``cost``: that of one attempt.
+    """One run. ``where``: the nodes that the demand is on (none: all); ``gap``: when Redis is away;
+    ``loss``: the share of flushes that is lost.
     """
 
     shape: Shape
@@ -88,10 +85,8 @@ class Setting:
     interval: float = 2.0
     estimator: str = "fast"
     where: tuple[int, ...] = ()
-    alive: tuple[tuple[int, float, float], ...] = ()
     gap: tuple[float, float] = (0.0, 0.0)
     loss: float = 0.0
-    cost: int = 1
     even: bool = False
     seed: int = 1
 
@@ -108,21 +103,15 @@ class Track:
 class Node:
     """A process: the very meters that a process has, on a clock of its own."""
 
-    def __init__(self, world: World, number: int) -> None:
-        setting, self._world, self.number = world.setting, world, number
+    def __init__(self, world: World) -> None:
+        setting, self._world = world.setting, world
         self.offset = world.random.uniform(-1e6, 1e6)
         self.limits = LocalLimits(lambda: world.now + self.offset, world.random.random, interval=setting.interval)
         self.limits.processes = setting.nodes
         rule = Rule("account", Rate(setting.limit, 1), algorithm="damper", estimator=setting.estimator)
-        self._charge = Charge(rule, "account:1", setting.cost)
+        self._charge = Charge(rule, "account:1", 1)
         self.factor = 0.0
         world.at(EPOCH + world.random.uniform(0, setting.interval), self.flush)
-
-    def is_busy(self, at: float) -> bool:
-        setting = self._world.setting
-        if setting.where and self.number not in setting.where:
-            return False
-        return all(since <= at < until for which, since, until in setting.alive if which == self.number)
 
     def attempt(self) -> bool:
         decision = self.limits.decide_damper(self._charge)
@@ -130,12 +119,8 @@ class Node:
         return decision.allowed
 
     def flush(self) -> None:
-        """Send what is counted, unless the node is gone: what it had not sent is lost, as after kill -9."""
-        world, setting = self._world, self._world.setting
-        left = [until for which, _, until in setting.alive if which == self.number]
-        if left and world.now - EPOCH >= max(left):
-            return
-        next_at = world.now + setting.interval * (1 + world.random.uniform(-JITTER, JITTER))
+        world = self._world
+        next_at = world.now + world.setting.interval * (1 + world.random.uniform(-JITTER, JITTER))
         self._send()
         self.limits.due_at = next_at + self.offset
         world.at(next_at, self.flush)
@@ -172,8 +157,9 @@ class World:
         self.aggregates = Aggregates(lambda: self.now)
         self._order = count()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._nodes = [Node(self, number) for number in range(setting.nodes)]
-        self._comes = [Even(self.random.random()) if setting.even else poisson for _ in self._nodes]
+        self._nodes = [Node(self) for _ in range(setting.nodes)]
+        busy = [self._nodes[number] for number in setting.where] or self._nodes
+        self._busy = [(node, Even(self.random.random()) if setting.even else poisson) for node in busy]
 
     def at(self, moment: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (moment, next(self._order), event))
@@ -188,21 +174,18 @@ class World:
                 self.track.attempted.append(0)
                 self.track.admitted.append(0)
             if tick % round(1 / TICK) == 0:
-                busy = [node.factor for node in self._nodes if node.is_busy(self.now - EPOCH)]
-                self.track.factors.append(sum(busy) / len(busy) if busy else 0.0)
+                self.track.factors.append(fmean(node.factor for node, _ in self._busy))
             self._attempts(start, tick * TICK)
         return self.track
 
     def _attempts(self, start: float, at: float) -> None:
         setting, track = self.setting, self.track
-        busy = [node for node in self._nodes if node.is_busy(at)]
-        for node in busy:
-            comes = self._comes[node.number](
-                self.random, setting.shape.demand(at) * setting.limit * TICK / setting.cost / len(busy)
-            )
+        mean = setting.shape.demand(at) * setting.limit * TICK / len(self._busy)
+        for node, draw in self._busy:
+            comes = draw(self.random, mean)
             admitted = 0
             for place in range(comes):
                 self.now = start + TICK * place / comes
                 admitted += node.attempt()
-            track.attempted[-1] += comes * setting.cost
-            track.admitted[-1] += admitted * setting.cost
+            track.attempted[-1] += comes
+            track.admitted[-1] += admitted
