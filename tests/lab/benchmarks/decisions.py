@@ -18,7 +18,7 @@ PING = Subject("PING of redis-py", "ours", "ping")
 RULES = {1: "1 rule", 5: "5 mixed rules", 10: "10 mixed rules"}
 IN_FLIGHT_CALLS = 100
 VIEW_CALLS = 5
-# More than one PING: what runs after a trip to Redis finds the processor's caches used by others.
+# Dearer than a PING in a loop: what runs after a trip to Redis finds the processor's caches used by others.
 THERE = "a PING of redis-py in its place adds"
 
 
@@ -29,7 +29,7 @@ def sync_rows(url: str, rounds: int) -> Iterator[Row]:
         *(Subject(what, "ours", "ours", (rules,)) for rules, what in RULES.items()),
         Subject("1 rule, in memory", "ours", "in_memory"),
     ]
-    results, asked = compare(subjects, url, rounds), dict(zip(RULES.values(), (0.80, 1.00, 1.25), strict=True))
+    results, asked = compare(subjects, url, rounds), dict(zip(RULES.values(), (0.70, 0.90, 1.10), strict=True))
     for name, result in results.items():
         ratio = result.took / results[PING.name].took
         yield Row("one decision, synchronous", name, result.took, "µs", ratio, "PING", asked.get(name))
@@ -43,7 +43,7 @@ def async_rows(url: str, rounds: int) -> Iterator[Row]:
         for way, make in ways.items()
     ]
     results = compare(subjects, url, rounds)
-    for rules, asked in ((1, 5.0), (5, 4.0)):
+    for rules, asked in ((1, 6.0), (5, 4.0)):
         mine, plain = (results[f"{way}, {RULES[rules]}"].took for way in ways)
         section = "50 in flight on one event loop, decisions"
         yield Row(section, f"plain await evalsha, {RULES[rules]}", 1e6 / plain, "/s")
@@ -53,7 +53,6 @@ def async_rows(url: str, rounds: int) -> Iterator[Row]:
 
 def view_rows(url: str, rounds: int) -> Iterator[Row]:
     subjects = [
-        PING,
         Subject("unthrottled", "views", "view", ("none",), VIEW_CALLS),
         Subject(THERE, "views", "view", ("ping",), VIEW_CALLS),
         *(
@@ -61,14 +60,13 @@ def view_rows(url: str, rounds: int) -> Iterator[Row]:
             for rules in (1, 5)
         ),
     ]
-    asked = {f"RuleThrottle adds, {RULES[1]}": 1.6, f"RuleThrottle adds, {RULES[5]}": 1.8}
+    asked = {f"RuleThrottle adds, {RULES[1]}": 1.0, f"RuleThrottle adds, {RULES[5]}": 1.1}
     yield from added("REST framework view, header fields included", compare(subjects, url, rounds), asked)
 
 
 def middleware_rows(url: str, rounds: int) -> Iterator[Row]:
-    for kind, make, asked in (("sync", "through_middleware", 1.4), ("async", "through_middleware_async", 1.6)):
+    for kind, make, asked in (("sync", "through_middleware", 1.0), ("async", "through_middleware_async", 0.8)):
         subjects = [
-            PING,
             Subject("without", "views", make, ("none",), VIEW_CALLS),
             Subject(THERE, "views", make, ("ping",), VIEW_CALLS),
             *(Subject(f"adds, {RULES[rules]}", "views", make, ("ours", rules), VIEW_CALLS) for rules in (1, 5)),
@@ -78,11 +76,12 @@ def middleware_rows(url: str, rounds: int) -> Iterator[Row]:
 
 
 def added(section: str, results: dict[str, Result], asked: dict[str, float]) -> Iterator[Row]:
-    """What each subject after the first two takes longer than the second, in PINGs, which are the first."""
-    ping, (name, bare), *more = ((name, result.took) for name, result in results.items())
-    yield Row(section, name, bare, "µs")
-    for name, took in more:
-        yield Row(section, name, took - bare, "µs", (took - bare) / ping[1], "PING", asked.get(name))
+    """Yield what each subject takes longer than the first, in PINGs in its place, which are the second."""
+    (bare_name, bare), (ping_name, ping), *others = ((name, result.took) for name, result in results.items())
+    yield Row(section, bare_name, bare, "µs")
+    yield Row(section, ping_name, ping - bare, "µs")
+    for name, took in others:
+        yield Row(section, name, took - bare, "µs", (took - bare) / (ping - bare), "PING there", asked.get(name))
 
 
 BARE, LIKE = "an empty script, no arguments", "an empty script, arguments of 1 rule"
