@@ -30,6 +30,7 @@ from django_throttle.http.deferred import DEFERRAL, Deferral, Payload, deferral
 from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import RequestCall, RequestState, django_request, method_of, state_of
 from django_throttle.http.serve import serve
+from django_throttle.http.view_layers import closure_of
 from django_throttle.identity import AsgiCaller, RequestCaller, is_async
 from django_throttle.identity.call import BY_KEY, Call
 from django_throttle.identity.caller import (
@@ -157,6 +158,12 @@ def throttled(function: F, answer: Callable[[tuple[object, ...], dict[str, objec
     if names is not None:
         wrapper = FunctionType(wrapper.__code__, names, closure=wrapper.__closure__)
     return wraps(function)(wrapper)  # type: ignore[return-value]
+
+
+def is_throttle(layer: object) -> bool:
+    """Return True for ``@throttle`` with its arguments, and for what it has made of a function."""
+    answer = closure_of(layer).get("answer")
+    return DEFERRAL in getattr(layer, "__dict__", ()) or getattr(answer, "__module__", "") == __name__
 
 
 class _Call:

@@ -9,7 +9,6 @@ from shlex import quote
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import AdminSplitDateTime
@@ -28,7 +27,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django_throttle.admin import explain
 from django_throttle.admin.option_fields import form_options, key_choices, option_field, shown_value
 from django_throttle.admin.page import event_labels
+from django_throttle.checks.project import MIDDLEWARE
 from django_throttle.checks.scopes import unknown_scopes
+from django_throttle.checks.settings import place_of
 from django_throttle.conf import conf
 from django_throttle.core import Rule
 from django_throttle.core.algorithms import ALGORITHMS
@@ -41,7 +42,6 @@ from django_throttle.models.subjects import missing_groups
 from django_throttle.rulebook import history, sources
 from django_throttle.translated import capitalised, translated, with_label
 
-MIDDLEWARE: Final = "django_throttle.middleware.ThrottleMiddleware"
 LIMITS_THESE_PAGES: Final = gettext_lazy(
     "Rule {row} limits the pages of this admin too, as its scopes cover them. If it refuses you, this command lets you "
     "in for two hours: manage.py throttle_override add user {user} --exempt --rules {name} --reason admin"
@@ -410,7 +410,7 @@ class ThrottleRuleAdmin(ListAdmin):
     def save_model(self, request: HttpRequest, obj: ThrottleRule, form: ModelForm[ThrottleRule], change: bool) -> None:
         super().save_model(request, obj, form, change)
         self.warn_of_names(request, obj)
-        if MIDDLEWARE in settings.MIDDLEWARE and self._limits_these_pages(obj.as_rule()):
+        if place_of(MIDDLEWARE) is not None and self._limits_these_pages(obj.as_rule()):
             user, name = quote(request.user.get_username()), quote(obj.name)  # for a shell
             warning = str(LIMITS_THESE_PAGES).format(row=obj, user=user, name=name)
             self.message_user(request, warning, messages.WARNING)

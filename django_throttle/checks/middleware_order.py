@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dis import get_instructions
-from itertools import chain, pairwise
+from itertools import chain, dropwhile, pairwise
 from typing import Final
 
 from django.conf import settings
 from django.core.checks import CheckMessage
 
-from django_throttle.checks.project import MIDDLEWARE, codes_of
+from django_throttle.checks.project import (
+    DECIDED_THROTTLE,
+    MIDDLEWARE,
+    methods_of,
+    routes,
+    throttle_classes,
+)
 from django_throttle.checks.settings import (
     RawSettings,
+    codes_of,
+    codes_of_all,
     database_check,
     importable,
+    inherits,
     place_of,
     rules_of_settings,
     settings_check,
@@ -22,6 +31,8 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
+from django_throttle.decorators import is_throttle
+from django_throttle.http.view_layers import DISPATCH, applied_layers, closure_of
 from django_throttle.identity.keys import is_path
 from django_throttle.rulebook import SourceRules
 
@@ -64,15 +75,44 @@ def check_tenant(raw: RawSettings) -> Iterator[CheckMessage]:
 
 def _sets(middleware: str, name: str) -> bool:
     """Return True if the code of a middleware sets an attribute of this name, other than one of its own."""
-    kind = importable(middleware)
-    functions = [value for base in getattr(kind, "__mro__", ()) for value in vars(base).values()] or [kind]
-    for code in chain.from_iterable(map(codes_of, functions)):
+    for code in codes_of_all(importable(middleware)):
         for before, step in pairwise(get_instructions(code)):
             # From Python 3.13 on one step may load two variables, of which the last is the owner.
             owner = before.argval[-1] if isinstance(before.argval, tuple) and before.argval else before.argval
             if step.opname == "STORE_ATTR" and step.argval == name and owner != "self":
                 return True
     return False
+
+
+@settings_check()
+def check_cached_views(raw: RawSettings) -> Iterator[CheckMessage]:
+    """Warn of views whose throttle is inside a cache, such as ``cache_page``."""
+    for name, view, route in routes():
+        kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+        around = [*applied_layers(view), *applied_layers(getattr(kind, DISPATCH, None))]
+        methods = [list(applied_layers(method)) for method in methods_of(view).values()] or [[]]
+        cached = [list(dropwhile(_is_no_cache, [*around, *layers])) for layers in methods]
+        is_decided = inherits(throttle_classes(view), DECIDED_THROTTLE) and place_of(MIDDLEWARE) is None
+        if is_decided and not all(map(_is_no_cache, around)):
+            hint = f"Put cache_page around a method that answers, such as get, or add {MIDDLEWARE} to MIDDLEWARE."
+            yield _cache_warning("a throttle class", name or route, hint)
+        elif any(map(is_throttle, chain.from_iterable(cached))):
+            yield _cache_warning("@throttle", name or route, "Put @throttle above cache_page.")
+
+
+def _cache_warning(throttle: str, place: str, hint: str) -> CheckMessage:
+    message = (
+        f"{throttle} stands below cache_page at {place!r}: copies from the cache are not counted, and have the "
+        "RateLimit field of another client"
+    )
+    return warning("W040", message, hint)
+
+
+def _is_no_cache(layer: object) -> bool:
+    """Return False for a decorator that Django made of the middleware of its cache, such as ``cache_page``."""
+    cells = closure_of(layer)
+    applied = closure_of(cells.get("_pre_process_request"))
+    return not inherits([cells.get("middleware_class"), type(applied.get("middleware"))], FETCH)
 
 
 @database_check

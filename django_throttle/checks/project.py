@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from inspect import getattr_static, unwrap
 from itertools import chain
 from math import inf
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from django.apps import apps
@@ -22,11 +22,13 @@ from django.utils.module_loading import import_string
 
 from django_throttle.checks.settings import (
     RawSettings,
+    codes_of,
     database_check,
     importable,
     inherits,
     mistake,
     place_of,
+    places_of,
     rules_of_settings,
     settings_check,
     takes,
@@ -278,17 +280,6 @@ def _names_in(value: object) -> Iterator[object]:
     return chain.from_iterable((*code.co_names, *code.co_consts) for code in codes_of(value))
 
 
-def codes_of(value: object) -> Iterator[CodeType]:
-    """Yield the code of a function, method or property, and of the functions that are defined in it."""
-    names = ("fget", "__func__", "func")  # of a property, a class method and a cached property
-    function = next((inner for name in names if (inner := getattr(value, name, None)) is not None), value)
-    codes = [unwrap(function).__code__] if isinstance(function, FunctionType) else []
-    while codes:
-        code = codes.pop()
-        yield code
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-
-
 @settings_check()
 def check_layers(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of layers of channels_redis that wait longer for a message than their connections for a reply."""
@@ -450,15 +441,14 @@ def check_schema(raw: RawSettings) -> Iterator[CheckMessage]:
 @settings_check()
 def check_middleware(raw: RawSettings) -> Iterator[CheckMessage]:
     """Report the middleware for sockets in MIDDLEWARE, and ours above the user's or listed twice."""
-    listed = list(settings.MIDDLEWARE)
-    if ASGI_MIDDLEWARE in listed:
+    if ASGI_MIDDLEWARE in settings.MIDDLEWARE:
         yield mistake("E040", f"{ASGI_MIDDLEWARE} wraps an ASGI application of sockets; in MIDDLEWARE use {MIDDLEWARE}")
     ours, theirs = place_of(MIDDLEWARE), place_of(AUTHENTICATION)
     if ours is not None and theirs is not None and ours < theirs:
         message = "ThrottleMiddleware stands above AuthenticationMiddleware, so rules by user apply to nobody"
         yield warning("W040", message, f"List {MIDDLEWARE} after {AUTHENTICATION}.")
     yield from _unknown_callers(ours)
-    if sum(inherits([path], MIDDLEWARE) for path in listed) > 1:
+    if len(list(places_of(MIDDLEWARE))) > 1:
         yield warning("W040", "ThrottleMiddleware is in MIDDLEWARE more than once", "List it once.")
 
 
@@ -729,7 +719,7 @@ def _misapplied(rules: Sequence[Rule], says_events: Collection[str]) -> Iterator
 
 def _sees_all_requests() -> bool:
     """Return True if the middleware, or a default throttle of REST framework, decides requests."""
-    return inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(DECIDED_THROTTLE)
+    return place_of(MIDDLEWARE) is not None or is_for_all_views(DECIDED_THROTTLE)
 
 
 def _drf_setting(name: str, default: object) -> Any:

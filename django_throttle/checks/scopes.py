@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import chain
 from typing import Final, NamedTuple
 
 from django.conf import settings
@@ -27,6 +28,7 @@ from django_throttle.checks.settings import (
     RawSettings,
     database_check,
     inherits,
+    place_of,
     rules_of_settings,
     settings_check,
     value_of,
@@ -37,11 +39,13 @@ from django_throttle.core.options import did_you_mean
 from django_throttle.core.plans import read_plan
 from django_throttle.core.rule import needs_login
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
+from django_throttle.core.texts import translatable
 from django_throttle.decorators import decorated, without_request
-from django_throttle.http.request_state import scope_of_match, view_attribute, view_scope
+from django_throttle.http.request_state import NO_ROUTE, scope_of_match, view_attribute, view_scope
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.coverage import HypotheticalCall
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_TASKS: Final = ("task",)
@@ -54,9 +58,9 @@ NAMES_EVENTS: Final = (
     'List the events that it is to count: "request" or "inflight" of views, "connect", "connection", "message" or '
     '"send" of WebSockets. A rule of tasks is named by @throttled_task, whatever its scopes.'
 )
-
-
+NAMES_APPLICATION: Final = "Set ASGI_APPLICATION to the application that is served, such as mysite.asgi.application."
 UNKNOWN: Final = "I101"
+NEAR_SCOPE: Final = 0.75  # of 1, from which on a scope is taken for a misspelling
 
 
 class Site(NamedTuple):
@@ -75,8 +79,9 @@ class Site(NamedTuple):
     @classmethod
     def read(cls) -> Site:
         """Load the URLconf and the application for WebSockets."""
-        views = tuple((name, view, view_scope(view) or name or route) for name, view, route in routes())
-        scopes = [view_attribute(view, "throttle_scope") for _, view, _ in views]
+        of_routes = [(name, view, view_scope(view) or name or route) for name, view, route in routes()]
+        scopes = [view_attribute(view, "throttle_scope") for _, view, _ in of_routes]
+        views = (*of_routes, (None, None, NO_ROUTE))  # requests without a route have no view
         is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
         sockets = frozenset(socket_scopes())
         return cls(views, sockets, frozenset(site_scopes()), is_whole, doubt_of_sockets())
@@ -84,7 +89,9 @@ class Site(NamedTuple):
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
         is_asked = entry == rule.name and _is_asked_by_name()
-        if is_asked or rule.events == OF_TASKS or any(matches([entry], scope) for scope in self.scopes):
+        if rule.events == OF_TASKS:
+            return "" if is_asked or rule.name in named_by_tasks else _fault_of_task(entry)
+        if is_asked or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
             if entry == name:
@@ -93,9 +100,9 @@ class Site(NamedTuple):
             return f"nothing has the scope {entry!r}; the view at this path has the scope {scope!r}"
         names = entry.split()
         is_list = len(names) > 1 and not self.scopes.isdisjoint(names)
-        near = [", ".join(names)] if is_list else get_close_matches(entry, self.scopes, n=1, cutoff=0.75)
+        near = f"; did you mean {', '.join(names)!r}?" if is_list else did_you_mean(entry, self.scopes, NEAR_SCOPE)
         if near:
-            return f"nothing has the scope {entry!r}; did you mean {near[0]!r}?"
+            return f"nothing has the scope {entry!r}{near}"
         is_whole = self.is_whole and (not self.doubt or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
         # A rule of WebSockets alone is hardly asked by its name.
         may_be_asked = entry == rule.name and not OF_SOCKETS.issuperset(rule.events)
@@ -129,7 +136,9 @@ class Site(NamedTuple):
         return is_of_sockets and not self.doubt and not self.sockets and EVERYWHERE in split_scopes(rule.scopes)[0]
 
     def unknown(self, rule: Rule, covered: Sequence[str]) -> str:
-        """Return what cannot be known of a rule that counts WebSockets; empty where all is."""
+        """Return what cannot be known of a rule that counts WebSockets, or tasks alone; empty where all is."""
+        if rule.events == OF_TASKS and rule.name not in named_by_tasks:
+            return f"no @throttled_task({rule.name!r}) has been imported, so it is not known if a task names the rule"
         if not self.doubt or OF_SOCKETS.isdisjoint(rule.events) or not _is_of_places(rule):
             return ""
         for entry in covered:
@@ -161,7 +170,7 @@ def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of functions at ``throttle_cost`` of REST framework views that nothing calls."""
     if not rules_of_settings(_is_of_site) or not getattr(settings, "ROOT_URLCONF", None):
         return
-    if not inherits(settings.MIDDLEWARE, MIDDLEWARE):
+    if place_of(MIDDLEWARE) is None:
         return
     for name, view, route in routes():
         kind, cost = getattr(view, "cls", None), view_attribute(view, "throttle_cost")
@@ -171,6 +180,31 @@ def check_cost_functions(raw: RawSettings) -> Iterator[CheckMessage]:
             message = f"{where}, has a function throttle_cost, and nothing calls it: each call counts 1"
             hint = f"Add {RULE_THROTTLE} to its throttle_classes: the middleware knows no request of REST framework."
             yield warning("W044", message, hint)
+
+
+def fault_of_scope(call: HypotheticalCall, rules: Iterable[Rule]) -> str:
+    """Return that nothing has the scope of a call, with the nearest one. Return "" if a place or a rule has it.
+
+    The groups of publications cannot be known.
+    """
+    patterns = chain.from_iterable(chain((rule.name,), *split_scopes(rule.scopes)) for rule in rules)
+    scopes = {*site_scopes(), *patterns} - {EVERYWHERE}
+    if not call.scope or call.event == "publish" or matches(scopes, call.scope):
+        return ""
+    near = did_you_mean(call.scope, scopes)
+    return translatable("nothing has the scope {scope!r}{near}", scope=call.scope, near=near)
+
+
+def _fault_of_task(entry: str) -> str:
+    """Return what is wrong with a scope that is, or nearly is, the name of a task or of another task's rule."""
+    rules = {name: name for name in named_by_tasks}
+    for rule, paths in named_by_tasks.items():
+        rules |= {name: rule for path in paths for name in (path, path.rpartition(".")[2])}
+    near = get_close_matches(entry, rules, n=1, cutoff=NEAR_SCOPE)
+    if not near:
+        return ""
+    tasks = ", ".join(sorted(named_by_tasks[rules[near[0]]]))
+    return f"no task names it, and {entry!r} is no scope of a task; did you mean {rules[near[0]]!r}, named by {tasks}?"
 
 
 def _scope_at(entry: str) -> str:
@@ -184,7 +218,7 @@ def _scope_at(entry: str) -> str:
 
 def _is_limited(view: object) -> bool:
     """Return whether rules may apply to this view by its scope."""
-    is_listed = inherits(settings.MIDDLEWARE, MIDDLEWARE) or inherits(throttle_classes(view), RULE_THROTTLE)
+    is_listed = place_of(MIDDLEWARE) is not None or inherits(throttle_classes(view), RULE_THROTTLE)
     return is_listed or chooses_throttles(view)
 
 
@@ -264,7 +298,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         for fault in misplaced:
             yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_EVENTS)
         if not (faults or misplaced) and (unknown := site.unknown(rule, covered)):
-            hint = "Set ASGI_APPLICATION to the application that is served, such as mysite.asgi.application."
+            hint = NAMES_EVENTS if rule.events == OF_TASKS else NAMES_APPLICATION
             yield Info(f"rule {rule.name!r}: {unknown}", hint=hint, id=f"django_throttle.{UNKNOWN}")
         if not faults and site.lacks_sockets(rule) and not _is_asked_by_name():
             hint = "Limit an application for WebSockets, which is found by ASGI_APPLICATION, or list other events."
@@ -278,7 +312,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
                 yield warning("W089", f"rule {rule.name!r} {fault}", hint)
             continue
         if EVERYWHERE not in covered:
-            message = f"rule {rule.name!r} limits nothing: no entry point applies it to the views of scope {scope!r}"
+            message = f"rule {rule.name!r} limits nothing: no entry point applies it to requests of scope {scope!r}"
             yield warning("W089", message, hint)
         elif not _is_asked_by_name():
             yield warning("W089", f"rule {rule.name!r} limits nothing: no entry point applies it to any view", hint)
@@ -340,7 +374,7 @@ def _is_of_users(audience: str) -> bool:
 
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn of a rule for a decorator that covers everything, where an entry point sees all requests."""
-    sees_all = inherits(settings.MIDDLEWARE, MIDDLEWARE) or is_for_all_views(RULE_THROTTLE)
+    sees_all = place_of(MIDDLEWARE) is not None or is_for_all_views(RULE_THROTTLE)
     if EVERYWHERE in covered and sees_all and not OF_REQUESTS.isdisjoint(rule.events):
         names = ", ".join(sorted(decorated[rule.name]))
         message = f"rule {rule.name!r} is named by @throttle around {names}, and limits every other request too"

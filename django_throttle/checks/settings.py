@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
-from inspect import signature
+from inspect import signature, unwrap
+from itertools import chain
 from time import monotonic
+from types import CodeType, FunctionType
 from typing import Any, Final, TypeGuard
 
 from django.apps import AppConfig, apps
@@ -113,11 +115,38 @@ def inherits(kinds: Iterable[object], *wanted: str) -> bool:
 
 def place_of(path: str) -> int | None:
     """Return the index in MIDDLEWARE of a class or of its first subclass. Return None if neither is listed."""
+    return next(places_of(path), None)
+
+
+def places_of(path: str) -> Iterator[int]:
+    """Yield the indexes in MIDDLEWARE of a class, of its subclasses, and of what names it in its code.
+
+    A function, or a class around another, may make the middleware.
+    """
     for place, listed in enumerate(settings.MIDDLEWARE):
+        middleware = importable(listed)
         # By name, as importing a class whose application is not installed may raise anything.
-        if path in {f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(importable(listed), "__mro__", ())}:
-            return place
-    return None
+        kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in getattr(middleware, "__mro__", ())}
+        named = chain.from_iterable(code.co_names for code in codes_of_all(middleware))
+        if path in kinds or path.rpartition(".")[2] in named:
+            yield place
+
+
+def codes_of_all(middleware: object) -> Iterator[CodeType]:
+    """Yield the code of a function, or of all methods of a class."""
+    methods = [value for base in getattr(middleware, "__mro__", ()) for value in vars(base).values()]
+    return chain.from_iterable(map(codes_of, methods or [middleware]))
+
+
+def codes_of(value: object) -> Iterator[CodeType]:
+    """Yield the code of a function, method or property, and of the functions that are defined in it."""
+    names = ("fget", "__func__", "func")  # of a property, a class method and a cached property
+    function = next((inner for name in names if (inner := getattr(value, name, None)) is not None), value)
+    codes = [unwrap(function).__code__] if isinstance(function, FunctionType) else []
+    while codes:
+        code = codes.pop()
+        yield code
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
 
 
 def importable(path: object) -> object:

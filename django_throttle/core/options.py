@@ -168,9 +168,9 @@ def _spaced(name: str) -> str:
     return in_sentence(ALGORITHMS[name].label) if name in ALGORITHMS else name.replace("_", " ")
 
 
-def did_you_mean(word: object, valid_words: Iterable[str]) -> str:
+def did_you_mean(word: object, valid_words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the nearest valid word, as the end of a message; empty if none is near."""
-    near = get_close_matches(str(word), tuple(valid_words), n=1)
+    near = get_close_matches(str(word), tuple(valid_words), n=1, cutoff=cutoff)
     return translatable("; did you mean {near!r}?", near=near[0]) if near else ""
 
 

@@ -28,6 +28,13 @@ def view_layers(view: object) -> Iterator[Any]:
         view = getattr(view, "__wrapped__", inner)
 
 
+def applied_layers(view: object) -> Iterator[Any]:
+    """Yield the layers of a view, and before each ``method_decorator`` the decorators that it applies."""
+    for layer in view_layers(view):
+        yield from reversed(method_decorators(layer) or ())
+        yield layer
+
+
 def guard_in(view: object) -> str | None:
     """Return the name of the outermost decorator or class in a view that may refuse a call, or None.
 

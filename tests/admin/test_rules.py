@@ -15,6 +15,7 @@ from django.test import Client
 from django_throttle import rulebook
 from django_throttle.admin.option_fields import form_options
 from django_throttle.core import Rule
+from django_throttle.core.edits import STARTS_AFRESH
 from django_throttle.core.options import EVENTS
 from django_throttle.models import ThrottleOverride, ThrottleRule
 from tests.admin.conftest import errors, form, text, url, user
@@ -47,6 +48,8 @@ class TestPreview:
                 answer = {"words": WORDS, "warnings": [], "errors": []}
                 assert ask(PREVIEW, {**TYPED, "name": name}).json() == answer
             assert ask(PREVIEW).json()["errors"]
+        rulebook.refresh()
+        assert operator.post(PREVIEW, TYPED).json()["words"] == f"{WORDS}. {STARTS_AFRESH}"
         assert operator.put(PREVIEW).status_code == 405
 
     @pytest.mark.parametrize(

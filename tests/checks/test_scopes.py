@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from rest_framework.views import APIView
 
-from django_throttle import limiter
+from django_throttle import limiter, middleware
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project, scopes
 from django_throttle.contrib.httpx import ThrottledTransport
@@ -31,6 +31,15 @@ HELD = {"algorithm": "concurrency", "rate": None, "limit": 2, "events": ["inflig
 NOTHING = "no route, view or consumer has the scope 'lounge'"
 ABOUT_SOCKETS = ("W088", "W089", "I101", "W101")
 OURS = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
+def made(get_response: Any) -> Any:
+    return middleware.ThrottleMiddleware(get_response)
+
+
+class Around:
+    def __init__(self, get_response: Any) -> None:
+        self.inside = middleware.ThrottleMiddleware(get_response)
 
 
 class ChatOfScopes(ThrottledConsumerMixin, AsyncWebsocketConsumer):  # type: ignore[misc]
@@ -122,7 +131,18 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
         ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),
         ({"scopes": ["shop:x*"]}, "088", "no route, view or consumer has the scope 'shop:x*'"),
         ({"scopes": ["search-list"]}, "088", "route 'search-list' has the scope 'search', the throttle_scope of its"),
-        ({"scopes": ["search"]}, "089", "limits nothing: no entry point applies it to the views of scope 'search'"),
+        ({"scopes": ["search"]}, "089", "limits nothing: no entry point applies it to requests of scope 'search'"),
+        ({"scopes": ["404"]}, "089", "limits nothing: no entry point applies it to requests of scope '404'"),
+        (
+            {"scopes": ["wekly"], "events": ["task"]},
+            "088",
+            "did you mean 'weekly', named by tests.checks.test_scopes.s",
+        ),
+        (
+            {"scopes": ["send_mail"], "events": ["task"]},
+            "088",
+            "'send_mail' is no scope of a task; did you mean 'weekl",
+        ),
         ({"scopes": ["front"], **HELD}, "089", ""),
         ({"scopes": ["orders", "search"]}, "089", "does not limit 'search-list' of scope 'search'"),
         (
@@ -130,8 +150,8 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
             "089",
             "does not limit 'search-list' of scope 'search'",
         ),
-        ({"scopes": ["drop-in"]}, "089", "the views of scope 'drop-in'"),
-        ({"scopes": ["shop:*"]}, "089", "the views of scope 'shop:cart'"),
+        ({"scopes": ["drop-in"]}, "089", "requests of scope 'drop-in'"),
+        ({"scopes": ["shop:*"]}, "089", "requests of scope 'shop:cart'"),
         ({"scopes": ["chat"]}, "088", "'chat' is the scope of WebSockets, and the rule counts requests alone"),
         ({"scopes": ["front"], "events": ["send"]}, "088", "is the scope of a view, and the rule counts WebSockets"),
         ({"scopes": ["search"], "events": ["task"]}, "088", "'search' is a scope of this site, and the rule counts ru"),
@@ -141,6 +161,13 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
     settings.MIDDLEWARE = []
     ((told, message),) = found(settings, {"api": rule})
     assert (told, text in message) == (number, True), message
+
+
+def test_a_rule_of_tasks_that_no_task_names(settings: Any) -> None:
+    found(settings, {name: {"events": ["task"]} for name in ("mails", "weekly")})
+    fault = "no @throttled_task('mails') has been imported, so it is not known if a task names the rule"
+    messages = run_checks(tags=["django_throttle"])
+    assert [message.msg for message in messages if message.level == INFO] == [f"rule 'mails': {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +184,7 @@ def test_methods_where_there_is_no_request(settings: Any, name: str, place: str)
     [
         ({}, []),
         ({"scopes": ["*", "!front"]}, OURS),
-        ({"scopes": ["404"]}, OURS),
+        *(({"scopes": ["404"]}, [middleware]) for middleware in (*OURS, f"{__name__}.made", f"{__name__}.Around")),
         ({"scopes": ["orders"]}, []),
         ({"scopes": ["chosen"]}, []),
         ({"scopes": ["chat", "orders"], "events": ["message", "request"]}, []),

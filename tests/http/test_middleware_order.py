@@ -9,7 +9,13 @@ from django.http import HttpRequest, HttpResponse
 from django.middleware.http import ConditionalGetMiddleware
 from django.test import Client, modify_settings
 from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import cache_page
+from rest_framework.views import APIView
 
+from django_throttle.decorators import throttle
+from django_throttle.drf import RuleThrottle
 from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce
 
@@ -40,6 +46,7 @@ def listed(settings: Any) -> Any:
 
 FAULTS = {
     "conditional": "makes 304 of 200", "cors": "above CorsMiddleware", "cache": "below FetchFromCacheMiddleware",
+    "page": "below cache_page",
 }  # fmt: skip
 
 
@@ -95,6 +102,53 @@ def test_a_copy_from_the_cache_counts_and_has_the_fields_of_its_own_client(
     own, others = ['"api";r=9', '"api";r=9', '"api";r=8'], ['"api";r=9'] * 3
     assert told == (own if inside else others)
     assert warnings(settings, {"api": {"rate": "1/s"}}) == ([] if inside else ["cache"])
+
+
+class Shown(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return page(request)
+
+
+class Listed(APIView):
+    throttle_classes = (RuleThrottle,)
+
+    def get(self, request: Any) -> HttpResponse:
+        return page(request)
+
+
+def around(kind: type, decorator: Any, name: str) -> Any:
+    return method_decorator(decorator, name=name)(type("Around", (kind,), {})).as_view()
+
+
+LIMITED, CACHED = throttle("api"), cache_page(60)
+LIMITED_CLASS = throttle("api")(type("Limited", (Shown,), {}))
+
+
+@pytest.mark.parametrize(
+    ("view", "middleware", "own"),
+    [
+        (CACHED(LIMITED(page)), [], False),
+        (LIMITED(CACHED(page)), [], True),
+        (CACHED(LIMITED_CLASS.as_view()), [], False),
+        (around(Shown, [CACHED, LIMITED], "get"), [], False),
+        (around(Shown, [LIMITED, CACHED], "dispatch"), [], True),
+        (around(LIMITED_CLASS, CACHED, "get"), [], True),
+        (CACHED(Listed.as_view()), [], False),
+        (around(Listed, CACHED, "dispatch"), [], False),
+        (around(Listed, CACHED, "get"), [], True),
+        (CACHED(Listed.as_view()), [OURS], True),
+    ],
+)
+def test_a_throttle_stands_above_cache_page(
+    enforce: Enforce, listed: Any, settings: Any, view: Any, middleware: list[str], own: bool
+) -> None:
+    listed(*middleware)
+    settings.ROOT_URLCONF = (path("", view, name="page"),)
+    enforce(api={"rate": "10/hour", "key": "ip", "algorithm": "fixed_window"})
+    answers = [Client(REMOTE_ADDR=f"192.0.2.{number}").get("/") for number in (1, 2, 2)]
+    left = [answer["RateLimit"].partition(";t")[0] for answer in answers]
+    assert left == [f'"api";r={units}' for units in ((9, 9, 8) if own else (9, 9, 9))]
+    assert warnings(settings, {"api": {"rate": "1/s", "scopes": ["page"]}}) == ([] if own else ["page"])
 
 
 @modify_settings(INSTALLED_APPS={"remove": "django_throttle"})
