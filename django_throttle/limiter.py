@@ -39,7 +39,6 @@ from django_throttle.core.decide import (
 )
 from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
-from django_throttle.core.options import did_you_mean
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
 from django_throttle.identity import RequestCaller, caller_of
 from django_throttle.identity.call import Call, Caller
@@ -174,8 +173,8 @@ def allows(rule: str, caller: object, *, cost: int = 1, raises: bool = False) ->
     user, a request, a consumer or its scope. An ident is counted as it is, and a user under the user's ident. For the
     other kinds the rule's key is counted. Cost 0 charges nothing.
 
-    Raise Refused for a refused call if ``raises``. Raise InvalidRule if no rule has the name, or if the rule does not
-    count calls. Raise InvalidRule, too, if it counts calls by the status of the answer, or needs a request and gets
+    Raise Refused for a refused call if ``raises``. Raise InvalidRule if no valid rule has the name, or if the rule does
+    not count calls. Raise InvalidRule, too, if it counts calls by the status of the answer, or needs a request and gets
     none. Raise InvalidIdent for a user who is not logged in. Raise InvalidCost or TypeError for an invalid cost or
     caller. Raise RuntimeError on an event loop.
     """
@@ -196,7 +195,7 @@ def _named_call(snapshot: rulebook.Snapshot, name: str, caller: object, cost: in
     check_cost(cost)
     rule = snapshot.by_name(name)
     if rule is None:
-        raise InvalidRule(f"there is no rule {name!r}{did_you_mean(name, [rule.name for rule in snapshot.rules])}")
+        raise InvalidRule(snapshot.lacks(name))
     if rule.holds_slots or rule.unit != "calls" or rule.key == "connection":
         counts = "slots" if rule.holds_slots else rule.unit
         counts = "each WebSocket by itself" if rule.key == "connection" else counts

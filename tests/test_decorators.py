@@ -121,7 +121,7 @@ def test_a_rule_that_does_not_exist_is_said_once(enforce: Enforce, caplog: pytes
 
     assert [work(), work()] == ["done", "done"]
     said = [record.getMessage() for record in caplog.records if "serach" in record.getMessage()]
-    assert said == ["there is no rule 'serach', so calls that name it are not limited; did you mean 'search'?"]
+    assert said == ["calls that name a rule are not limited: there is no rule 'serach'; did you mean 'search'?"]
 
 
 TWICE = {"rate": "2/min", "algorithm": "fixed_window", "scopes": ["elsewhere"]}
@@ -187,6 +187,7 @@ class TestQuestions:
         ("name", "caller", "error", "said"),
         [
             ("serach", "x", InvalidRule, "no rule 'serach'; did you mean 'search'"),
+            ("wrong", "x", InvalidRule, "rule 'wrong' is invalid: .*'often' is not a rate"),
             ("search", 5, TypeError, "caller is a consumer, its scope, a request or an ident"),
             ("search", AnonymousUser(), InvalidIdent, "not logged in has no ident: pass the request"),
             ("posts", {"type": "websocket"}, InvalidRule, "pass the request as the caller"),
@@ -196,7 +197,7 @@ class TestQuestions:
     def test_so_is_a_name_or_a_caller_that_is_none(
         self, enforce: Enforce, question: Any, name: str, caller: Any, error: type[Exception], said: str
     ) -> None:
-        enforce(search=TWICE, posts=TWICE | {"methods": ["POST"]})
+        enforce(search=TWICE, posts=TWICE | {"methods": ["POST"]}, wrong={"rate": "often"})
         with pytest.raises(error, match=said):
             question(name, caller)
 

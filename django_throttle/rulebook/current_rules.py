@@ -394,8 +394,12 @@ def _is_unlimited_run() -> bool:
 
 def _snapshot_of(reading: Reading) -> Snapshot:
     if _is_unlimited_run():  # code may ask for a rule by its name, so none is missing
-        return Snapshot([replace(rule, enabled=False) for rule in reading.rules])
+        return Snapshot([replace(rule, enabled=False) for rule in reading.rules], faults=_faults_of(reading))
     return _limits_of(reading)
+
+
+def _faults_of(reading: Reading) -> dict[str, str]:
+    return {name: fault for _, name, fault in reading.faults}
 
 
 def _limits_of(reading: Reading) -> Snapshot:
@@ -403,7 +407,8 @@ def _limits_of(reading: Reading) -> Snapshot:
     if conf().SHADOW:
         rules = tuple([rule.as_shadow() for rule in rules])
         candidates = tuple([replace(candidate, share=0.0) for candidate in candidates])
-    return Snapshot(rules, overrides=reading.database.overrides, candidates=candidates)
+    overrides, faults = reading.database.overrides, _faults_of(reading)
+    return Snapshot(rules, overrides=overrides, candidates=candidates, faults=faults)
 
 
 def _log_faults(state: _ProcessRules, reading: Reading) -> None:

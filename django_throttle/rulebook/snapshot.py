@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatchcase
@@ -16,6 +16,7 @@ from ipaddress import ip_network
 from itertools import chain
 from math import inf
 from operator import attrgetter, is_not
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import SynchronousOnlyOperation
@@ -338,6 +339,7 @@ class Snapshot:
     __slots__ = (
         "_by_name",
         "_digest",
+        "_faults",
         "_prepared",
         "_scopes",
         "_shares",
@@ -353,7 +355,9 @@ class Snapshot:
         overrides: Iterable[Override] = (),
         now: Callable[[], float] = shared_clock.now,
         candidates: Iterable[Candidate] = (),
+        faults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._faults = faults  #: of invalid rules, by name
         self.candidates = tuple(candidates)
         rules = (*rules, *(candidate.shadow for candidate in self.candidates))
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
@@ -458,6 +462,12 @@ class Snapshot:
         """Return the rule of this name, enabled or not, or None."""
         return self._by_name.get(name)
 
+    def lacks(self, name: str) -> str:
+        """Return the reason why there is no rule of this name: it is invalid, or nothing has the name."""
+        if name in self._faults:
+            return f"rule {name!r} is invalid: {self._faults[name]}"
+        return f"there is no rule {name!r}{did_you_mean(name, self._by_name)}"
+
     def covering(self, scope: str) -> list[Rule]:
         """Return the enabled rules of any event that cover a scope, in the order of their names."""
         return [self.rules[index] for index in self._scopes.find(scope)]
@@ -471,8 +481,7 @@ class Snapshot:
     def _named(self, rule_or_name: str | Rule) -> tuple[Rule, ...]:
         rule = rule_or_name if isinstance(rule_or_name, Rule) else self.by_name(rule_or_name)
         if rule is None and _log_throttle.due(str(rule_or_name)):
-            near = did_you_mean(rule_or_name, self._by_name)
-            logger.warning("there is no rule %r, so calls that name it are not limited%s", rule_or_name, near)
+            logger.warning("calls that name a rule are not limited: %s", self.lacks(str(rule_or_name)))
         candidate = None if rule is None else self.by_name(candidate_name(rule.name))
         return tuple([each for each in (rule, candidate) if each is not None and each.enabled])
 
