@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from datetime import UTC
+from contextlib import suppress
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -68,10 +69,11 @@ def _members(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 def _seconds(text: str, since: float) -> float:
     """Return the seconds from ``since`` until a number or a date. Return 0.0 if the text is in the past or invalid."""
     text = text[:MAX_FIELD_LENGTH].strip()
-    if not _NUMBER.fullmatch(text):
+    numbers = [number.strip() for number in text.split(",")]
+    if not all(map(_NUMBER.fullmatch, numbers)):
         until = _date(text)
         return 0.0 if until is None else max(0.0, until - since)
-    number = float(text)
+    number = max(map(float, numbers))  # of two fields, which a proxy has joined
     if number < MIN_TIMESTAMP:
         return number
     timestamps = [number / unit for unit in UNITS_PER_SECOND if number >= MIN_TIMESTAMP * unit]
@@ -79,9 +81,9 @@ def _seconds(text: str, since: float) -> float:
 
 
 def _date(text: str) -> float | None:
-    """Return the timestamp of an HTTP date, which is in GMT even without a zone; None if it is invalid."""
-    try:
-        date = parsedate_to_datetime(text[:MAX_FIELD_LENGTH])
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return None
+    """Return the timestamp of an HTTP or ISO 8601 date, in GMT if it lacks a zone; None if it is invalid."""
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError, OverflowError, IndexError):
+            date = parse(text[:MAX_FIELD_LENGTH])
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    return None
