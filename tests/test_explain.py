@@ -73,6 +73,8 @@ def test_overrides_decide(enforce: Enforce) -> None:
     assert (doubled.would, doubled.rules[0].outcome.limit, doubled.rules[0].verdict) == ("allowed", 3, "allowed")
     exempt = under(effect="exempt")
     assert (exempt.would, exempt.rules[0].verdict, exempt.rules[0].used) == ("allowed", "exempt", 1)
+    slots = Snapshot([Rule("sockets", limit=2, algorithm="concurrency")], [Override(subject=subject, effect="exempt")])
+    assert explain(store, slots, HypotheticalCall(), KnownCaller(subject)).rules[0].why == "0 open, without a limit"
     blocked = under(effect="block")
     assert blocked.sentence.endswith("would be refused by override 7: ip:192.0.2.1 is blocked.")
     assert blocked.as_json()["rules"][0]["override"]["effect"] == "block"

@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 
 from django_throttle import rulebook
 from django_throttle.admin.page import PageEntry, event_labels, shown_page
+from django_throttle.checks.scopes import fault_of_scope
 from django_throttle.core import Rule
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain import refusals
@@ -114,6 +115,7 @@ def _explanation_context(request: HttpRequest, query: dict[str, str]) -> dict[st
     may_add_overrides = request.user.has_perm(RESET_PERMISSION)
     return {
         "caller": caller,
+        "scope_fault": capitalised(translated(fault_of_scope(call, rulebook.current().rules))),
         "is_recorded": refusals.find_refusals is not None,
         "recent": [
             (times, last, events.get(last.event, last.event), translated(REASONS.get(last.reason, last.reason)))
@@ -140,7 +142,7 @@ def _rule_row(state: RuleState) -> dict[str, object]:
         "css_class": state.verdict,
         "verdict": translated(VERDICTS[state.verdict]),
         "used": written(state.used),
-        "limit": written(state.outcome.limit),
+        "limit": "–" if state.has_no_limit else written(state.outcome.limit),
         "full": translated(in_short(reset_after)) if reset_after else gettext("now"),
         "why": translated(state.why),
         "override": override.number if override else None,

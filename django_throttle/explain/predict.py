@@ -80,6 +80,11 @@ class RuleState(NamedTuple):
         return self.outcome.verdict
 
     @property
+    def has_no_limit(self) -> bool:
+        """True for the slots of an exempt caller, which are counted for the end of the exemption."""
+        return self.verdict == "exempt" and self.counting.rule.holds_slots
+
+    @property
     def why(self) -> str:
         """The usage, and the time when a refused call could pass."""
         outcome = self.outcome
@@ -104,6 +109,8 @@ class RuleState(NamedTuple):
             plan = translatable(pattern, plan=plan, number=override.number)
         used = gettext_noop("{used:,} of {limit:,} used"), gettext_noop("{used:,} of {limit:,} by plan {plan} used")
         open_ = gettext_noop("{used:,} of {limit:,} open"), gettext_noop("{used:,} of {limit:,} by plan {plan} open")
+        if self.has_no_limit:
+            return translatable("{used:,} open, without a limit", used=self.used)
         pattern = (open_ if outcome.window is None else used)[bool(plan)]
         return translatable(pattern, used=self.used, limit=outcome.limit, plan=plan)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.urls import reverse
 from django.utils import translation
 
 from django_throttle import limiter, rulebook
@@ -29,10 +30,10 @@ from tests.connections.evictions import redis_store, sockets
 from tests.console.conftest import By
 from tests.console.test_backtest import COMBINED, LOG
 from tests.console.test_route_costs import used
-from tests.doors import BOTH, Enforce
+from tests.doors import BOTH, REDIS, Enforce
 from tests.inside import count_in
 from tests.management.shell import run
-from tests.servers import need_file
+from tests.servers import RedisServer, need_file
 
 pytestmark = pytest.mark.django_db
 
@@ -62,7 +63,8 @@ def test_a_scope_that_nothing_has_is_told_beside_the_answer(
     call_command("throttle_explain", "ip:192.0.2.1", scope=scope, json=True)
     told = capsys.readouterr()
     assert json.loads(told.out)["ident"] == "ip:192.0.2.1"
-    assert told.err == ("nothing has the scope 'serach'; did you mean 'search'?\n" if scope == "serach" else "")
+    near = "; did you mean 'search'?" if scope == "serach" else ""
+    assert told.err == (f"nothing has the scope {scope!r}{near}\n" if scope in ("serach", "unlike") else "")
 
 
 @BOTH
@@ -79,7 +81,7 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
     assert (rule["name"], rule["limit"], rule["used"], rule["remaining"], rule["override"]) == ("api", 2, 2, 0, None)
     assert 0 < rule["reset_after"] <= 120
     assert found["connections"]["open"] == 0
-    assert json.loads(explain("anna --scope elsewhere --json"))["rules"] == []
+    assert json.loads(explain("anna --scope 404 --json"))["rules"] == []
     assert json.loads(explain(f"{ident_for_logs(ident)} --json"))["ident"] == ident, "a log line leads to a user"
     first, row, second, third, *recent = explain("anna --scope search --method POST").splitlines()
     assert f". A POST to search by {ident} would be refused by rule 'api': 2 of 2 used, free in" in first
@@ -87,6 +89,27 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
     assert second.startswith("  refused  api: 2 of 2 used") and ", counted over 60 s, full again in" in second
     assert third == "  -        sockets: it counts open WebSockets"
     assert all("to search by rule 'api' (over the limit)" in line for line in recent)
+
+
+@REDIS
+def test_records_are_read_while_redis_takes_no_writes(
+    enforce: Enforce, redis_server: RedisServer, admin_client: Any, tmp_path: Path
+) -> None:
+    store, rules = enforce(api={"rate": "2/min"}), tmp_path / "rules.json"
+    refuse("ip:192.0.2.1", store=store)
+    rules.write_text(json.dumps({"api": {"rate": "1/min"}}))
+    with redis_server.client() as client:
+        client.replicaof("127.0.0.1", 1)
+        try:
+            assert "'api': 3 calls, 33.3% refused" in run("throttle_overview")
+            assert "api: 2 refused (66.7%), of 1 identity" in run(f"throttle_backtest {rules} --recorded hour")
+            for page in ("overview", "costs"):
+                answer = admin_client.get(reverse(f"admin:django_throttle_{page}"))
+                assert (answer.status_code, answer.context["failure"]) == (200, "")
+            with pytest.raises(CommandError, match="write against a read only replica"):
+                explain("ip:192.0.2.1")  # no call could be counted
+        finally:
+            client.replicaof("NO", "ONE")
 
 
 @BOTH

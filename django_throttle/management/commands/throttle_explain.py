@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from django_throttle.checks.project import site_scopes
+from django_throttle.checks.scopes import fault_of_scope
 from django_throttle.core.option_words import CALLS_IN_WORDS
-from django_throttle.core.options import did_you_mean
-from django_throttle.core.scopes import EVERYWHERE, matches, split_scopes
 from django_throttle.core.texts import gettext_noop
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.explain.predict import REASONS, VERDICTS, Explanation, in_short, with_assumption
@@ -53,21 +50,13 @@ class Command(ShellCommand):
             raise CommandError(gettext("users cannot be looked up: {error}", error=error)) from error
         except StoreError as error:
             raise CommandError(gettext("Redis does not answer, so nobody knows: {error}", error=error)) from error
-        if scope and (near := _nearest(scope)):
-            self.stderr.write(gettext("nothing has the scope {scope!r}{near}", scope=scope, near=near))
+        if fault := fault_of_scope(call, current_rules().rules):
+            self.stderr.write(printable(translated(fault)))
         if options["json"]:
             self.stdout.write(json.dumps(explanation.as_json(), indent=2))
             return
         for line in _lines(explanation):
             self.stdout.write(printable(line))
-
-
-def _nearest(scope: str) -> str:
-    """Return the nearest scope, as the end of a message. Return "" if the site or a rule has the scope."""
-    rules = current_rules().rules
-    patterns = chain.from_iterable(chain(*split_scopes(rule.scopes)) for rule in rules)
-    scopes = {*site_scopes(), *(rule.name for rule in rules), *patterns} - {EVERYWHERE}
-    return "" if matches(scopes, scope) else did_you_mean(scope, scopes)
 
 
 def _lines(caller: CallerExplanation) -> Iterator[str]:
