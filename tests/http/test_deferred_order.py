@@ -35,6 +35,9 @@ from tests.http.test_deferred import QUEUE, make
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+OURS = ["django_throttle.middleware.ThrottleMiddleware"]
+
+
 def defer(rule: str) -> Any:
     return throttle(rule, defer_to=make)
 
@@ -237,3 +240,16 @@ def test_a_request_that_asks_about_the_work_does_not_order_it(method: str) -> No
     assert [Client().get("/page").status_code for _ in range(2)] == [200, 202]
     assert [getattr(Client(), method)("/page").status_code for _ in range(3)] == [429] * 3
     assert Client().get("/page").json()["position"] == 2, "their turns were given back"
+
+
+@pytest.mark.parametrize(
+    ("middleware", "methods", "counted"), [([], [], False), (OURS, ["POST"], False), (OURS, [], True)]
+)
+def test_a_class_answers_options_without_the_decorator(
+    settings: Any, enforce: Enforce, middleware: list[str], methods: list[str], counted: bool
+) -> None:
+    settings.MIDDLEWARE = middleware
+    enforce(open={**QUEUE, "scopes": ["open"], "methods": methods})
+    statuses = [Client().options("/open").status_code for _ in range(5)]
+    assert statuses == ([200] * 4 + [429] if counted else [200] * 5)
+    assert Client().post("/open").status_code == (429 if counted else 200)
