@@ -11,24 +11,18 @@ from celery import Celery
 from celery.worker.state import revoked
 from django_tasks_db.models import DBTaskResult
 
-from django_throttle import limiter
 from django_throttle.core.commands import CallNext, ClaimRun, Enlist
-from django_throttle.core.decide import release_lease
-from django_throttle.core.io import run
-from django_throttle.identity.call import Call
-from django_throttle.identity.caller import IdentCaller
 from django_throttle.later.site_queues import tasks_module
 from django_throttle.local.freed_slots import freed_slots
-from django_throttle.stores import get_store
-from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, Enforce
-from tests.workers import Worker, work
+from tests.workers import Worker, give_back, take_slot, work
 
 app = Celery("slots", broker="memory://", backend="cache+memory://", set_as_current=False)
 app.conf.task_track_started = True
 TWO = {"limit": 2, "algorithm": "concurrency", "events": ["task"], "key": "tenant"}
+ACME = "tenant:acme"
 ran: list[str] = []
 meanwhile: dict[str, Callable[[], Any]] = {}
 
@@ -94,13 +88,13 @@ def test_whoever_waits_is_called_when_a_slot_is_given_back(enforce: Enforce, wor
 @BOTH
 def test_a_message_that_asks_by_itself_is_enough(enforce: Enforce, worker: Worker, monkeypatch: Any) -> None:
     enforce(exports={**TWO, "limit": 1})
-    held = take_slot()
+    held = take_slot(ACME)
     export.delay("acme 1")
     assert worker.run(worker.take()) == "IGNORED"
     for _ in range(9):  # more often than max_put_off: it is no put-off
         assert worker.run(worker.take(later=True)) == "IGNORED"
     monkeypatch.setattr(freed_slots, "call_next", len)
-    limiter_release(held)
+    give_back(held)
     assert worker.run(worker.take(later=True)) == "SUCCESS"
     assert (ran, worker.due) == (["acme 1"], [])
 
@@ -110,18 +104,18 @@ def test_who_cannot_be_called_or_is_too_late_is_the_first_again(
     enforce: Enforce, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce(exports={**TWO, "limit": 1})
-    held = take_slot()
+    held = take_slot(ACME)
     for name in ("acme 1", "acme 2"):
         export.delay(name)
         assert worker.run(worker.take()) == "IGNORED"
     with monkeypatch.context() as patch:
         patch.setattr("celery.canvas.Signature.apply_async", Mock(side_effect=OSError))  # the broker is away
-        limiter_release(held)
+        give_back(held)
     assert all(message.eta for message in worker.due)
-    limiter_release(take_slot())
-    held = take_slot()  # a newcomer was faster
+    give_back(take_slot(ACME))
+    held = take_slot(ACME)  # a newcomer was faster
     assert worker.run(worker.take()) == "IGNORED"
-    limiter_release(held)
+    give_back(held)
     assert worker.run(worker.take()) == "SUCCESS"
     assert ran == ["acme 1"]
 
@@ -131,14 +125,14 @@ def test_a_run_that_is_revoked_or_expires_passes_its_call_on(
     enforce: Enforce, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enforce(exports={**TWO, "limit": 1})
-    held, tomorrow = take_slot(), datetime.now(UTC) + timedelta(days=1)
+    held, tomorrow = take_slot(ACME), datetime.now(UTC) + timedelta(days=1)
     export.apply_async(("acme 1",), expires=tomorrow)
     revoked_run = export.delay("acme 2")
     export.delay("acme 3")
     assert [worker.run(worker.take()) for _ in range(3)] == ["IGNORED"] * 3
     revoked.add(revoked_run.id)
     monkeypatch.setattr(app, "now", lambda: tomorrow)
-    limiter_release(held)
+    give_back(held)
     assert worker.run(worker.take()) == "REVOKED"
     freed_slots.drain()
     assert worker.run(worker.take()) == "SUCCESS"
@@ -152,11 +146,11 @@ def test_rows_of_django_tasks(enforce: Enforce) -> None:
     enforce(exports={**TWO, "limit": 1})
     for name in ("acme 1", "acme 2", "acme 3"):
         row.enqueue(name)
-    held = take_slot()
+    held = take_slot(ACME)
     work()
     waiting = DBTaskResult.objects.filter(status="READY")
     assert (ran, waiting.count()) == ([], 3)
-    limiter_release(held)
+    give_back(held)
     work()  # the first is called, and each calls the next
     assert (ran, waiting.count()) == (["acme 1", "acme 2", "acme 3"], 0)
 
@@ -177,13 +171,3 @@ def test_the_list_of_those_that_wait(enforce: Enforce, clock: FrozenClock) -> No
     assert store.execute(CallNext("rule", "other")) is None
     claims = [store.execute(ClaimRun("run", *claim)) for claim in (("x",), ("x", 9), ("y",), ("y", 9), ("x", 9))]
     assert claims == ["", "x", "x", "x", "x"]
-
-
-def take_slot() -> Any:
-    call = Call("x", ("task",), IdentCaller("tenant:acme"), rule="exports", ident="tenant:acme")
-    return limiter.decide(call).lease
-
-
-def limiter_release(lease: Any) -> None:
-    run(release_lease(BlockingIo(get_store()), lease))
-    freed_slots.drain()

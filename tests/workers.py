@@ -1,4 +1,7 @@
-"""Celery's worker without its processes: runs messages one by one, and keeps what is published meanwhile."""
+"""Workers of both queues without their processes, and slots that a test takes and gives back.
+
+Celery's runs messages one by one, and keeps what is published meanwhile.
+"""
 
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -9,6 +12,16 @@ from celery.app.trace import build_tracer
 from celery.worker.request import Request
 from django.core.management import call_command
 from kombu.message import Message as Carrier
+
+from django_throttle import limiter
+from django_throttle.core import Lease
+from django_throttle.core.decide import release_lease
+from django_throttle.core.io import run
+from django_throttle.identity.call import Call
+from django_throttle.identity.caller import IdentCaller
+from django_throttle.local.freed_slots import freed_slots
+from django_throttle.stores import get_store
+from django_throttle.stores.base import BlockingIo
 
 
 class Message(NamedTuple):
@@ -54,3 +67,15 @@ class Worker:
 
 def work() -> None:
     call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
+
+
+def take_slot(ident: str) -> Lease:
+    lease = limiter.decide(Call("x", ("task",), IdentCaller(ident), rule="exports", ident=ident)).lease
+    assert lease is not None
+    return lease
+
+
+def give_back(*leases: Lease) -> None:
+    for lease in leases:
+        run(release_lease(BlockingIo(get_store()), lease))
+    freed_slots.drain()

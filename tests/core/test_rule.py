@@ -131,6 +131,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"unit": "rows", "cost": 2}, "what is measured is the cost"),
     ({"rate": f"{MAX_LIMIT}/min", "algorithm": "gcra"}, "2,000,000,000,000 can, and a fixed or sliding"),
     ({**DAMPER, "action": "delay"}, "can delay"),
+    ({**CAP, "action": "delay"}, "only a leaky bucket can delay"),
+    ({**CAP, "max_queue": 3}, "belongs to rules that delay or defer"),
     ({**QUEUE, "max_queue": 3, "burst": 3}, "give burst or max_queue, not both"),
     ({**INTERVAL, "rate": "1/366d", "burst": MAX_LIMIT}, "longer than a store can count"),
     *(({"measure": "a.b", "unit": unit}, "measure belongs to rules of unit units") for unit in ("calls", "rows")),

@@ -10,15 +10,16 @@ from django.db import close_old_connections
 from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client
 
-from tests.doors import Enforce
 from tests.entry_points import site
 
 Ask = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def at_the_site(settings: Any) -> None:
-    settings.ROOT_URLCONF = "tests.entry_points.site"
+def at_the_site(request: pytest.FixtureRequest, settings: Any) -> None:
+    """Serve the addresses of the test's own module, or those of the site."""
+    module = request.module if hasattr(request.module, "urlpatterns") else site
+    settings.ROOT_URLCONF = module.__name__
     settings.MIDDLEWARE = []
     site.seen.clear()
 
@@ -47,6 +48,3 @@ def client(request: pytest.FixtureRequest) -> Ask:
         return response
 
     return get if request.param == "wsgi" else lambda *args, **kwargs: asyncio.run(aget(*args, **kwargs))
-
-
-__all__ = ["Enforce"]

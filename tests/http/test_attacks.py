@@ -61,7 +61,6 @@ urlpatterns = [path("api", Api.as_view(), name="api"), path("batch", batch)]
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = site.MIDDLEWARE
     tried.clear()
 

@@ -125,7 +125,6 @@ Get = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = LOGIN
     made.clear()
 

@@ -179,7 +179,6 @@ RULES: dict[str, Any] = dict.fromkeys([*GUARDED, *SAFE, "open", "page"], QUEUE) 
 
 @pytest.fixture(autouse=True)
 def here(settings: Any, enforce: Enforce) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.LOGIN_URL = "/login"
     settings.MIDDLEWARE = LOGIN
     enforce(**RULES)

@@ -8,29 +8,20 @@ from typing import Any
 import pytest
 from celery import Celery
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import include, path
 from django_tasks_db.models import DBTaskResult
 
-from django_throttle import limiter
 from django_throttle.checks import project
-from django_throttle.core import Rule
-from django_throttle.core.decide import release_lease
-from django_throttle.core.io import run
+from django_throttle.core import Lease, Rule
 from django_throttle.decorators import throttle
-from django_throttle.exceptions import InvalidRule
-from django_throttle.identity.call import Call
-from django_throttle.identity.caller import IdentCaller
 from django_throttle.later.site_queues import tasks_module
-from django_throttle.local.freed_slots import freed_slots
 from django_throttle.models import ThrottleRule
 from django_throttle.signals import throttled
-from django_throttle.stores import get_store
-from django_throttle.stores.base import BlockingIo
 from django_throttle.tasks import throttled_task
 from tests.doors import BOTH, Enforce
+from tests.workers import Worker, give_back, take_slot, work
 
 task = import_module(tasks_module()).task
 app = Celery("later", broker="memory://", backend="cache+memory://", set_as_current=False)
@@ -92,8 +83,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = []
     made.clear()
 
 
@@ -109,19 +98,8 @@ def refusals() -> Iterator[list[Any]]:
     throttled.disconnect(hear)
 
 
-def take_slots(number: int = 2) -> list[Any]:
-    call = Call("x", ("task",), IdentCaller(HERE), rule="exports", ident=HERE)
-    return [limiter.decide(call).lease for _ in range(number)]
-
-
-def give_back(*leases: Any) -> None:
-    for lease in leases:
-        run(release_lease(BlockingIo(get_store()), lease))
-    freed_slots.drain()
-
-
-def work() -> None:
-    call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
+def take_slots() -> list[Lease]:
+    return [take_slot(HERE) for _ in range(2)]
 
 
 @pytest.mark.parametrize("door", ["view", "aview"])
@@ -174,50 +152,35 @@ def test_the_page_of_a_browser_promises_no_time_and_what_only_asks_is_refused(
 
 @BOTH
 def test_celery_gets_a_message_that_asks_and_is_called(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[dict[str, Any], Any]] = []
-
-    def send(producer: Any, name: str, message: Any, **options: Any) -> None:
-        sent.append((message.headers | (options.get("headers") or {}), message.body))
-
-    monkeypatch.setattr(app.amqp, "send_task_message", send)
+    worker = Worker(app, monkeypatch)
     enforce(exports=SLOTS)
     held = take_slots()
     answer = Client().get("/celery", {"name": "a"})
     assert (answer.status_code, answer.json()["position"]) == (202, 1)
-    (waiting,) = sent
-    assert waiting[0]["eta"]
+    (waiting,) = worker.due
+    assert waiting.headers["eta"]
     give_back(held[0])
-    called = sent[1]
-    assert (called[0]["id"], called[0]["eta"]) == (waiting[0]["id"], None)
+    called = worker.due[1]
+    assert (called.headers["id"], called.headers["eta"]) == (waiting.headers["id"], None)
     for message in (called, waiting):
-        run_by_celery(message)
+        worker.run(message)
     assert made == ["a"]
     assert Client().get(answer["Location"]).json() == {"state": "done"}
     give_back(held[1])
-
-
-def run_by_celery(message: tuple[dict[str, Any], Any]) -> None:
-    from celery.app.trace import build_tracer
-
-    headers, (args, kwargs, embed) = message
-    request = headers | embed | {"delivery_info": {"exchange": "", "routing_key": "later"}}
-    found = celery_export._get_current_object()
-    build_tracer(found.name, found, app=app)(headers["id"], args, kwargs, request)
 
 
 def test_a_broker_that_is_away_leaves_nothing_to_call(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("the broker is away")
 
+    worker = Worker(app, monkeypatch)
     enforce(exports=SLOTS)
     held = take_slots()
-    sent: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(app.amqp, "send_task_message", fails)
         assert Client(raise_request_exception=False).get("/celery", {"name": "a"}).status_code == 500
-    monkeypatch.setattr(app.amqp, "send_task_message", lambda *args, **_: sent.append(args))
     give_back(*held)
-    assert sent == []
+    assert worker.due == []
 
 
 def test_a_task_that_takes_no_slot_is_an_error(enforce: Enforce) -> None:
@@ -226,15 +189,6 @@ def test_a_task_that_takes_no_slot_is_an_error(enforce: Enforce) -> None:
     with pytest.raises(ImproperlyConfigured, match="put @throttled_task\\('exports', ident=…\\) around it"):
         Client().get("/wrong", {"name": "a"})
     give_back(*held)
-
-
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [({"action": "delay"}, "only a leaky bucket can delay"), ({"action": "reject", "max_queue": 3}, "max_queue")],
-)
-def test_what_makes_no_sense_is_named(options: dict[str, Any], fault: str) -> None:
-    with pytest.raises(InvalidRule, match=fault):
-        Rule.from_options("exports", {**SLOTS, **options})
 
 
 def test_the_rule_is_kept_in_the_database_too() -> None:

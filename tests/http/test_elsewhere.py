@@ -42,6 +42,7 @@ urlpatterns = [
 @BOTH
 @pytest.mark.parametrize("scope", ["elsewhere", "*"])
 def test_the_rules_of_where_it_goes_apply(enforce: Enforce, settings: Any, client: Ask, scope: str) -> None:
+    settings.ROOT_URLCONF = site.__name__
     settings.MIDDLEWARE = [*site.MIDDLEWARE, f"{__name__}.sends_elsewhere"]
     enforce(api={"rate": "2/min", "key": "everyone", "scopes": [scope], "algorithm": "fixed_window"})
     answers = [client("/middleware/ok") for _ in range(3)]
@@ -78,7 +79,6 @@ class TestVary:
 
     @pytest.fixture(autouse=True)
     def here(self, settings: Any) -> None:
-        settings.ROOT_URLCONF = __name__
         settings.SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
         settings.MIDDLEWARE = [*LOGIN, *site.MIDDLEWARE]
 

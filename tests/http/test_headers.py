@@ -43,7 +43,6 @@ class TestWhose:
 
     @pytest.fixture(autouse=True)
     def login_form(self, settings: Any) -> None:
-        settings.ROOT_URLCONF = __name__
         settings.MIDDLEWARE = LOGIN
 
     @BOTH
@@ -83,7 +82,7 @@ class TestWhose:
         assert [bool(header_fields([decision], lambda known=known: known)) for known in (False, True)] == expected
 
 
-urlpatterns = [path("login", throttle("login")(throttle("ip")(site.DOINGS["ok"])))]
+urlpatterns = [*site.urlpatterns, path("login", throttle("login")(throttle("ip")(site.DOINGS["ok"])))]
 
 
 OFF: dict[str, Any] = {"RATELIMIT_HEADERS": "off"}

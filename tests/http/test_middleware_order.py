@@ -34,7 +34,7 @@ urlpatterns = [path("", page, name="page")]
 
 @pytest.fixture
 def listed(settings: Any) -> Any:
-    settings.ROOT_URLCONF, settings.CORS_ALLOW_ALL_ORIGINS = __name__, True
+    settings.CORS_ALLOW_ALL_ORIGINS = True
     cache.clear()
 
     def put(*middleware: str) -> None:

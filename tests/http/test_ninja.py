@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import pytest
 from django.core.checks import run_checks
 from django.http import HttpRequest
 from django.test import Client
@@ -44,12 +43,6 @@ async def find(request: HttpRequest, word: Path[str], page: Page = 1) -> Any:
 
 
 urlpatterns = [path("", api.urls)]
-
-
-@pytest.fixture(autouse=True)
-def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = []
 
 
 def test_quoted_types_are_what_they_name(enforce: Enforce) -> None:

@@ -87,7 +87,6 @@ class TestEveryWayIn:
 
     @pytest.fixture(autouse=True)
     def here(self, settings: Any) -> None:
-        settings.ROOT_URLCONF = __name__
         settings.MIDDLEWARE = [*DEFAULT, *site.MIDDLEWARE]
         settings.PASSWORD_HASHERS = QUICK
 

@@ -182,8 +182,7 @@ def test_an_answered_request_owes_nothing_and_another_view_that_it_calls_is_anot
 @pytest.mark.parametrize("headers", [{"Who": "anna"}, {}])
 @pytest.mark.parametrize("slots", [{}, {"slots": {"limit": 2, "algorithm": "concurrency", "events": ["inflight"]}}])
 @BOTH
-def test_a_function_of_the_site_is_asked_once(enforce: Enforce, settings: Any, slots: Any, headers: Any) -> None:
-    settings.ROOT_URLCONF = __name__
+def test_a_function_of_the_site_is_asked_once(enforce: Enforce, slots: Any, headers: Any) -> None:
     enforce(api={"rate": "1/m", "key": f"{__name__}.caller"}, **slots)
     for _ in range(3):  # allowed, refused, and refused again
         asked.clear()

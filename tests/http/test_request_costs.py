@@ -115,8 +115,6 @@ ASYNC = ["awaited", "astreamed", "adecorated"]
 
 @pytest.fixture(autouse=True)
 def site(settings: Any, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> RouteCosts:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = []
     enforce(api={"rate": "1000/h", "key": "ip"})
     meters.clear()
     Group.objects.bulk_create(Group(name=f"group {number}") for number in range(ROWS))

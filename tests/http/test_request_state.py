@@ -57,7 +57,6 @@ urlpatterns = [path("api", Api.as_view())]
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = site.MIDDLEWARE
     held.clear()
 

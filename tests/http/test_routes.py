@@ -69,7 +69,6 @@ NOWHERE = ["shop", "shop/", "shop/a/b", "./shop/1", "shop/../shop/1", "shop\\1",
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
     settings.MIDDLEWARE = site.MIDDLEWARE
     settings.ALLOWED_HOSTS = ["*"]
     settings.APPEND_SLASH = True

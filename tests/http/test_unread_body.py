@@ -122,8 +122,6 @@ urlpatterns = [
 
 @pytest.fixture(autouse=True)
 def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = []
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 60_000
 
 

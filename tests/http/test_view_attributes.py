@@ -131,12 +131,6 @@ urlpatterns = [
 MIDDLEWARE = ["django_throttle.middleware.ThrottleMiddleware"]
 
 
-@pytest.fixture(autouse=True)
-def here(settings: Any) -> None:
-    settings.ROOT_URLCONF = __name__
-    settings.MIDDLEWARE = []
-
-
 def left(answer: HttpResponse) -> dict[str, int]:
     """Return what is left of each rule that the header fields tell of."""
     assert answer.status_code == 200, answer.content
