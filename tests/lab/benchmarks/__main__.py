@@ -53,12 +53,6 @@ GROUPS: dict[str, Group] = {
     "masters": Group(lambda server, scale: scaling.cluster_rows(scale.share)),
 }
 GROWTH = ("identities", "rulebook", "flood", "crowd", "masters")
-# Several groups; all in one place, or each where it is otherwise.
-TOGETHER: dict[str, tuple[tuple[str, ...], Place | None]] = {
-    "cost": (("sync", "view", "middleware", "async", "redis", "memory", "refusals", "sockets"), ONE),
-    "latency": (("sync", "view", "middleware", "async"), TWO),
-    "growth": (GROWTH, None),
-}
 
 
 def main() -> None:
@@ -66,9 +60,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds rather than {USUAL}, fewer identities")
     parser.add_argument(
         "--only",
-        choices=[*TOGETHER, *GROUPS],
-        help="one group of figures; cost: what a decision costs, on one core; latency: what it takes, on two; "
-        "growth: with many identities, rules, overrides, sockets and masters",
+        choices=["growth", *GROUPS],
+        help="one group of figures; growth: all with many identities, rules, overrides, sockets and masters",
     )
     parser.add_argument("--flood", type=int, default=1_000_000, help="identities that flood a process")
     chosen = parser.parse_args()
@@ -103,13 +96,12 @@ def prepare(server: RedisServer) -> None:
 
 
 def runs(only: str | None) -> Iterator[tuple[str, Place]]:
-    names, place = TOGETHER.get(only or "", ((only,) if only else tuple(GROUPS), None))
-    for name in names:
-        for each in (place,) if place else GROUPS[name].places:
-            if each is TWO and len(CORES) < 2:
+    for name in GROWTH if only == "growth" else (only,) if only else GROUPS:
+        for place in GROUPS[name].places:
+            if place is TWO and len(CORES) < 2:
                 print(f"\n{name}, {TWO.name}: left out, as there is one core here")
             else:
-                yield name, each
+                yield name, place
 
 
 def measure(server: RedisServer, chosen: list[tuple[str, Place]], scale: Scale) -> list[Row]:

@@ -37,14 +37,13 @@ class Result(NamedTuple):
     redis: float
 
 
-class Player:
-    """A subject's process, started at once; ready, and where its starter runs, when ``ready`` returns."""
+class Started:
+    """A process that is started at once, and that answers what it is told."""
 
-    def __init__(self, subject: Subject, url: str) -> None:
-        self.subject = subject
-        self.rounds: list[Result] = []
+    def __init__(self, name: str, work: Callable[..., None], *arguments: Any) -> None:
+        self.name = name
         self._end, far = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_work, args=(far, subject, url), daemon=True)
+        self._process = SPAWN.Process(target=work, args=(far, *arguments), daemon=True)
         self._process.start()
 
     @property
@@ -52,8 +51,30 @@ class Player:
         assert self._process.pid, "it has been started"
         return self._process.pid
 
-    def ready(self) -> None:
-        self._hear()
+    def ask(self, message: Any, patience: float = PATIENCE) -> Any:
+        self._end.send(message)
+        return self.hear(patience)
+
+    def hear(self, patience: float = PATIENCE) -> Any:
+        assert self._end.poll(patience), f"{self.name} does not answer"
+        heard = self._end.recv()
+        if isinstance(heard, BaseException):
+            raise heard
+        return heard
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._end.close()
+
+
+class Player(Started):
+    """A subject's process; it is ready, and where its starter runs, when it is first heard."""
+
+    def __init__(self, subject: Subject, url: str) -> None:
+        self.subject = subject
+        self.rounds: list[Result] = []
+        super().__init__(subject.name, _work, subject, url)
 
     def play(self, server: Redis) -> None:
         self.tell(self.subject.calls)
@@ -64,20 +85,7 @@ class Player:
 
     def tell(self, calls: int, blocks: int = 1) -> float:
         """Seconds a call, in the best of so many blocks of so many calls."""
-        self._end.send((calls, blocks))
-        return float(self._hear())
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._end.close()
-
-    def _hear(self) -> Any:
-        assert self._end.poll(PATIENCE), f"{self.subject.name} does not answer"
-        heard = self._end.recv()
-        if isinstance(heard, BaseException):
-            raise heard
-        return heard
+        return float(self.ask((calls, blocks)))
 
 
 def compare(subjects: Sequence[Subject], url: str, rounds: int) -> dict[str, Result]:
@@ -93,7 +101,7 @@ def company(subjects: Sequence[Subject], url: str) -> Iterator[list[Player]]:
     players = [Player(subject, url) for subject in subjects]
     try:
         for player in players:
-            player.ready()
+            player.hear()
         yield players
     finally:
         for player in players:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import cycle
 from os import sysconf
 from pathlib import Path
@@ -14,7 +14,7 @@ from redis import Redis
 from tests.fleet import RedisCluster
 from tests.lab.benchmarks.ours import MIXED
 from tests.lab.benchmarks.player import Play, Subject, company, in_flight, redis_commands, redis_seconds
-from tests.lab.benchmarks.sockets import EXTENSIONS, Holder, commands_a_second
+from tests.lab.benchmarks.sockets import EXTENSIONS, commands_a_second, holder
 from tests.lab.benchmarks.table import Row
 from tests.servers import RedisServer, wait_until
 
@@ -33,12 +33,11 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
     count = SOCKETS // share // PROCESSES
     total = count * PROCESSES
     section = f"{total:,} open sockets in {PROCESSES} processes"
-    holders = [Holder("cap", count, place * (count + 1)) for place in range(PROCESSES)]  # users are all different
     with Redis.from_url(url) as server, ExitStack() as stack:
-        for holder in holders:
-            stack.enter_context(holder)
+        started = (holder("cap", count, place * (count + 1)) for place in range(PROCESSES))  # users are all different
+        holders = [stack.enter_context(closing(process)) for process in started]
         empty = server.info("memory")["used_memory"]
-        here = [holder.opened(PATIENCE) for holder in holders]
+        here = [process.ask("open", PATIENCE) for process in holders]
         there = (server.info("memory")["used_memory"] - empty) / total
         yield Row(section, "memory of each in Python", sum(here) / len(here) / 1000, "kB")
         yield Row(section, "memory of each in Redis", there, "B")
@@ -48,7 +47,7 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         yield Row(section, "Redis commands, inside scripts too", commands, "/s", note=f"{scripts:.1f} scripts/s")
         yield Row(section, "the same, for each process", commands / PROCESSES, "/s")
         used, sent = redis_seconds(server), redis_commands(server)[0]
-        beat, extension = holders[0].beaten()
+        beat, extension = holders[0].ask("beat")
         redis = (redis_seconds(server) - used) / EXTENSIONS / count
         sent = (redis_commands(server)[0] - sent) / EXTENSIONS / count
         yield Row(section, f"a beat, of a process with {count:,}", beat * 1e3, "ms")
@@ -56,8 +55,8 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
         yield Row(section, "Redis' processor, to extend one", redis * 1e6, "µs")
         yield Row(section, "Redis commands for that, inside scripts too", sent, "")
         keys, left, start = server.dbsize(), total - count, time.monotonic()
-        for holder in holders[1:]:
-            holder.kill()
+        for process in holders[1:]:
+            process.close()
         wait_until(lambda: server.dbsize() < keys - SPARE, timeout=60, every=0.01)
         first = time.monotonic() - start
         wait_until(lambda: server.dbsize() <= keys / PROCESSES + SPARE, timeout=120, every=0.01)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +22,12 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.lab.benchmarks.decisions import PING
-from tests.lab.benchmarks.player import IN_FLIGHT, SPAWN, Play, Subject, compare, in_flight, redis_commands
+from tests.lab.benchmarks.player import IN_FLIGHT, Play, Started, Subject, compare, in_flight, redis_commands
 from tests.lab.benchmarks.table import Row
 from tests.servers import quickest
 
 FEW, MANY = 100, 10_000
 AT_ONCE = 200  # handshakes under way while many are opened
-PATIENCE = 120
 EXTENSIONS = 2  # of all times to live, the quickest of which counts
 SECTION = "sockets"
 HANDSHAKES = {"cap": "a cap", "door": "a cap and a rate"}
@@ -167,37 +167,9 @@ def hold(end: Connection, kind: str, count: int, first: int) -> None:
     asyncio.run(together())
 
 
-class Holder:
-    """A process that opens so many sockets, of users from ``first`` on, and holds them inside the block."""
-
-    def __init__(self, kind: str, count: int, first: int = 0) -> None:
-        self._count = count
-        self._end, far = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=hold, args=(far, kind, count, first), daemon=True)
-
-    def opened(self, patience: float = PATIENCE) -> float:
-        self._end.send("open")
-        assert self._end.poll(patience), f"{self._count} sockets were not opened"
-        return float(self._end.recv())
-
-    def beaten(self) -> tuple[float, float]:
-        """Seconds that a beat takes there, and that extending the TTL of all keys takes."""
-        self._end.send("beat")
-        assert self._end.poll(PATIENCE), "no beat was made"
-        beat, extension = self._end.recv()
-        return beat, extension
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
-
-    def __enter__(self) -> Holder:
-        self._process.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.kill()
-        self._end.close()
+def holder(kind: str, count: int, first: int = 0) -> Started:
+    """Start a process that opens so many sockets, of users from ``first`` on, and holds them until it is closed."""
+    return Started(f"the process of {count} sockets", hold, kind, count, first)
 
 
 def rows(url: str, rounds: int) -> Iterator[Row]:
@@ -243,8 +215,8 @@ def silent_rows(url: str, seconds: int) -> Iterator[Row]:
         with Redis.from_url(url) as server:
             server.flushdb()
             before = server.info("memory")["used_memory"]
-            with Holder(kind, count) as holder:
-                here, taken = holder.opened(), (server.info("memory")["used_memory"] - before) / count
+            with closing(holder(kind, count)) as process:
+                here, taken = process.ask("open"), (server.info("memory")["used_memory"] - before) / count
                 found.append((here / 1000, taken, *commands_a_second(server, seconds)))
             server.flushdb()
     (plain, *_), (*_, few, few_scripts), (here, there, commands, scripts) = found

@@ -29,20 +29,10 @@ class SQLiteFile:
 
 class Server:
     def __init__(self) -> None:
-        self._server = postgresql()
-        self.address = self._server.url
-
-    def lock(self) -> None:
-        self._server.pause()
-
-    def free(self) -> None:
-        self._server.resume()
-
-    def lose(self) -> None:
-        self._server.kill()
-
-    def find(self) -> None:
-        self._server.start()
+        server = postgresql()
+        self.address = server.url
+        self.lock, self.free = server.pause, server.resume
+        self.lose, self.find = server.kill, server.start
 
 
 Database = SQLiteFile | Server

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -16,37 +16,26 @@ SETTLED: Final = 36.0  # seconds at the end of a phase that count as settled
 OVER: Final = 1.1
 
 
-class Figures(NamedTuple):
-    """Settled ``achieved`` and ``deviation`` of six-second rates. ``reaction``: seconds from the rise until no two
-    seconds admit 1.1 × the limit; ``overshoot``: what was above it until then; ``first``: the rate of two seconds.
+def summary(setting: Setting, track: Track) -> str:
+    """Return the settled mean of six-second rates, their deviation, and how demand was met after it rose.
+
+    The reaction lasts until no two seconds admit 1.1 × the limit; the overshoot is the excess until then.
     """
-
-    achieved: float
-    deviation: float
-    reaction: float
-    overshoot: float
-    first: float
-    refused: int
-    attempted: int
-
-
-def figures(setting: Setting, track: Track) -> Figures:
     rises = setting.shape.changes_at[:1] or (0.0,)
     start, end = round(rises[0] * PER_SECOND), _end(setting)
     excess = track.admitted[start:end]
     tail = track.admitted[max(start, end - round(SETTLED * PER_SECOND)) : end]
     rates = _rates(tail, 6.0, setting.limit)
     reaction = _reaction(excess, setting.limit)
-    until = round(reaction * PER_SECOND)
-    return Figures(
-        fmean(rates),
-        pstdev(rates),
-        reaction,
-        max(0.0, sum(excess[:until]) / setting.limit - reaction),
-        sum(excess[: 2 * PER_SECOND]) / (2 * setting.limit),
-        sum(track.attempted) - sum(track.admitted),
-        sum(track.attempted),
+    overshoot = max(0.0, sum(excess[: round(reaction * PER_SECOND)]) / setting.limit - reaction)
+    first = sum(excess[: 2 * PER_SECOND]) / (2 * setting.limit)
+    text = (
+        f"achieved {fmean(rates):.3f}, deviation {pstdev(rates):.1%}, reaction {reaction:.1f} s, "
+        f"overshoot {overshoot:.1f} s, first two seconds {first:.2f}, "
+        f"refused {1 - sum(track.admitted) / sum(track.attempted):.1%}"
     )
+    fell = len(setting.shape.changes_at) > 1
+    return f"{text}, nothing refused {release(setting, track):.1f} s after the fall" if fell else text
 
 
 def release(setting: Setting, track: Track) -> float:
@@ -117,14 +106,3 @@ def over_time(setting: Setting, track: Track) -> str:
         factor = track.factors[6 * at + 5]
         lines.append(f"{6 * at:<8}{attempted:>12,.0f}{admitted:>12,.0f}{admitted / setting.limit:>14.2f}{factor:>8.3f}")
     return "\n".join(lines)
-
-
-def summary(setting: Setting, track: Track) -> str:
-    found = figures(setting, track)
-    share = found.refused / found.attempted if found.attempted else 0.0
-    text = (
-        f"achieved {found.achieved:.3f}, deviation {found.deviation:.1%}, reaction {found.reaction:.1f} s, "
-        f"overshoot {found.overshoot:.1f} s, first two seconds {found.first:.2f}, refused {share:.1%}"
-    )
-    fell = len(setting.shape.changes_at) > 1
-    return f"{text}, nothing refused {release(setting, track):.1f} s after the fall" if fell else text
