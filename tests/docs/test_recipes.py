@@ -18,7 +18,7 @@ from django_throttle.signals import quota_warning
 from tests.clock import FrozenClock
 from tests.consumers import opened, socket
 from tests.doors import Enforce
-from tests.outside.answers import assert_shown
+from tests.outside.pages import assert_shown
 from tests.pages import run, seen, shown
 from tests.websockets.guarded import Line
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from websockets.sync.client import connect
 
 from testproject.services import free_port
-from tests.outside.answers import assert_shown
-from tests.outside.pages import Block, commands, page
+from tests.outside.pages import Block, assert_shown, commands, page
 from tests.outside.project import Project, is_served
 from tests.outside.test_commands import MAILERS
 from tests.servers import RedisServer, need_binary, slack, wait_until
@@ -19,6 +20,7 @@ from tests.servers import RedisServer, need_binary, slack, wait_until
 NOT_TYPED = ("pip ", "django-admin ", "cd ")
 SERVE = "python manage.py runserver"
 RELIEF = ("python manage.py throttle_override add", "python manage.py throttle_reset")
+CURLRC = "silent\nshow-error\n"
 DEADLINE = 'DJANGO_THROTTLE["DEADLINE"] = 5.0'  # this machine is busy; nothing here is about deadlines
 CONSUMER = """
 import os
@@ -84,7 +86,7 @@ def reader(site_python: Path, tmp_path: Path, redis: RedisServer) -> Reader:
     with redis.client() as client:
         client.flushall()
     project = Project(site_python, tmp_path / "mysite", redis.url).start()
-    (project.folder / ".curlrc").write_text("silent\nshow-error\n", encoding="utf-8")
+    (project.folder / ".curlrc").write_text(CURLRC, encoding="utf-8")
     project.append("mysite/settings.py", MAILERS)
     return Reader(project)
 
@@ -141,3 +143,76 @@ def test_throttle_classes_of_a_site_which_imports_them_while_it_is_being_importe
         url = f"http://127.0.0.1:{ports['gunicorn sync']}/search?q=[1-11]"
         statuses = site.shell(f'curl -s -o /dev/null -w "%{{http_code}}\\n" "{url}"').split()
     assert statuses == ["200"] * 10 + ["429"]
+
+
+README = page("README.md")
+README_SETTINGS, README_URLS, *_ = (block.code for block in README if block.language == "python")
+MIGRATE, RUNSERVER, CURL = (one for one in commands(README) if one.line.startswith(("python", "curl")))
+
+
+@pytest.mark.parametrize("has_redis", [True, False])
+@pytest.mark.row("R17")
+def test_sixty_seconds(site_python: Path, tmp_path: Path, has_redis: bool) -> None:
+    """The README, with Redis and without."""
+    need_binary("curl")
+    redis = RedisServer()
+    url = redis.url
+    try:
+        if not has_redis:
+            redis.stop()
+        play_readme(Project(site_python, tmp_path / "mysite", url).start(), has_redis)
+    finally:
+        redis.stop()
+
+
+def play_readme(project: Project, has_redis: bool) -> None:
+    project.append("mysite/settings.py", README_SETTINGS + DEADLINE)
+    project.append("mysite/urls.py", README_URLS, anew=True)
+    (project.folder / ".curlrc").write_text(CURLRC, encoding="utf-8")
+    project.shell(MIGRATE.line)
+    port = free_port()
+    with project.process(f"{RUNSERVER.line} --noreload {port}", "runserver"):
+        wait_until(lambda: is_served(port), timeout=slack(60), every=0.1)
+        curl = CURL.line.replace("8000", str(port))
+        answer = project.shell(curl)
+        shown = CURL.answer if has_redis else [line for line in CURL.answer if not line.startswith("RateLimit")]
+        assert_shown(shown, answer)
+        assert ("ratelimit" in answer.lower()) == has_redis
+        more = f'curl -o /dev/null -w "%{{http_code}}\\n" "http://127.0.0.1:{port}/search?q=[1-110]"'
+        statuses = project.shell(more).split()
+        assert set(statuses[:99]) == {"200"} and "429" in statuses[99:]  # a new minute in between lets some more pass
+        wait_until(lambda: re.search("(?i)^Retry-After: [0-9]+", project.shell(curl), re.MULTILINE))
+        assert ("Redis does not answer" in project.log("runserver").read_text()) == (not has_redis)
+
+
+TASKS = page("tasks.rst")
+COMMANDS = {command.line: command for command in commands(TASKS)}
+_, MIGRATE_TASKS, ENQUEUE, WORKER = COMMANDS
+TIME = re.compile(r"\d\d:\d\d:\d\d")
+
+
+def times(printed: str) -> list[datetime]:
+    return [datetime.strptime(f"{found}+0000", "%H:%M:%S%z") for found in TIME.findall(printed)]
+
+
+def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None:
+    """The page of tasks: three are enqueued, and a worker runs each at the moment that was printed."""
+    with RedisServer() as redis:
+        project = Project(site_python, tmp_path / "mysite", redis.url).start()
+        project.write(*(block for block in page("quickstart.rst") if block.sets and block.file))
+        project.write(*(block for block in TASKS if block.file))
+        project.append("mysite/settings.py", DEADLINE)
+        project.shell(MIGRATE_TASKS)
+        told = project.shell(ENQUEUE)
+        for shown, printed in zip(COMMANDS[ENQUEUE].answer, told.splitlines(), strict=True):
+            assert TIME.sub("N", shown) == TIME.sub("N", printed)
+        second, third = times(told)
+        assert (third - second).seconds == 6
+        with project.process(WORKER, "worker"):
+            log = project.log("worker")
+            wait_until(lambda: log.read_text().count("an invoice for user 1") == 3, timeout=slack(30), every=0.2)
+        sent = [line for line in log.read_text().splitlines() if "an invoice" in line]
+        assert [TIME.sub("N", line) for line in sent] == [TIME.sub("N", line) for line in COMMANDS[WORKER].answer]
+        _, *moments = times("\n".join(sent))
+        late = [(sent - told).seconds for sent, told in zip(moments, (second, third), strict=True)]  # past midnight too
+        assert max(late) < slack(5), late

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.outside.answers import assert_shown
-from tests.outside.pages import Command, commands, page
+from tests.outside.pages import Command, assert_shown, commands, page
 from tests.outside.project import SERVERS, SOCKETS, Project
 from tests.servers import RedisServer, need_binary, slack, wait_until
 
