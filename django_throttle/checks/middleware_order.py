@@ -87,12 +87,13 @@ def _sets(middleware: str, name: str) -> bool:
 @settings_check()
 def check_cached_views(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of views whose throttle is inside a cache, such as ``cache_page``."""
+    has_middleware = place_of(MIDDLEWARE) is not None
     for name, view, route in routes():
         kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
         around = [*applied_layers(view), *applied_layers(getattr(kind, DISPATCH, None))]
         methods = [list(applied_layers(method)) for method in methods_of(view).values()] or [[]]
         cached = [list(dropwhile(_is_no_cache, [*around, *layers])) for layers in methods]
-        is_decided = inherits(throttle_classes(view), DECIDED_THROTTLE) and place_of(MIDDLEWARE) is None
+        is_decided = not has_middleware and inherits(throttle_classes(view), DECIDED_THROTTLE)
         if is_decided and not all(map(_is_no_cache, around)):
             hint = f"Put cache_page around a method that answers, such as get, or add {MIDDLEWARE} to MIDDLEWARE."
             yield _cache_warning("a throttle class", name or route, hint)

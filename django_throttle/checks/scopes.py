@@ -75,6 +75,7 @@ class Site(NamedTuple):
     scopes: frozenset[str]
     is_whole: bool
     doubt: str
+    has_middleware: bool
 
     @classmethod
     def read(cls) -> Site:
@@ -84,7 +85,9 @@ class Site(NamedTuple):
         views = (*of_routes, (None, None, NO_ROUTE))  # requests without a route have no view
         is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
         sockets = frozenset(socket_scopes())
-        return cls(views, sockets, frozenset(site_scopes()), is_whole, doubt_of_sockets())
+        known = sockets.union(scope for _, _, scope in views)
+        has_middleware = place_of(MIDDLEWARE) is not None
+        return cls(views, sockets, known, is_whole, doubt_of_sockets(), has_middleware)
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
@@ -154,13 +157,17 @@ class Site(NamedTuple):
         if any(covers(rule.scopes, scope) for scope in self.sockets) and not OF_SOCKETS.isdisjoint(rule.events):
             return None
         views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
-        return views[0][1] if views and not any(_is_limited(view) for view, _ in views) else None
+        return views[0][1] if views and not any(self.limits(view) for view, _ in views) else None
+
+    def limits(self, view: object) -> bool:
+        """Return True if rules may apply to this view by its scope."""
+        return self.has_middleware or inherits(throttle_classes(view), RULE_THROTTLE) or chooses_throttles(view)
 
     def gaps(self, rule: Rule, covered: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Yield a view that no entry point limits, and its scope, for each scope that the rule names in full."""
         for entry in covered:
             views = ((name or entry, view) for name, view, scope in self.views if scope == entry)
-            place = next((place for place, view in views if not _is_limited(view)), None)
+            place = next((place for place, view in views if not self.limits(view)), None)
             if place is not None and not (entry == rule.name and _is_asked_by_name()):
                 yield place, entry
 
@@ -214,12 +221,6 @@ def _scope_at(entry: str) -> str:
         with suppress(Resolver404):
             return scope_of_match(get_resolver().resolve(place))
     return ""
-
-
-def _is_limited(view: object) -> bool:
-    """Return whether rules may apply to this view by its scope."""
-    is_listed = place_of(MIDDLEWARE) is not None or inherits(throttle_classes(view), RULE_THROTTLE)
-    return is_listed or chooses_throttles(view)
 
 
 @settings_check()

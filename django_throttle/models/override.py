@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.urls import get_resolver
 from django.utils.translation import gettext, gettext_lazy
 
+from django_throttle import rulebook
 from django_throttle.conf import conf
 from django_throttle.core import Override, Rate, Rule, texts
 from django_throttle.core.key import KEY_KINDS, without_setting
@@ -332,5 +333,7 @@ def _missing(name: str, existing: Iterable[str], unlisted: bool) -> str:
             "{name!r} is a limit of REST framework's throttles, not a rule: nobody can reset it, it ends by itself."
         )
         return translated(texts.translatable(pattern, name=name))
+    if fault := rulebook.current().faults.get(name):
+        return translated(texts.translatable("rule {rule!r}: {fault}", rule=name, fault=fault))
     missing = texts.translatable("There is no rule {name!r}.", name=name)
     return translated(texts.sentences([missing, nearest(name, existing)]))

@@ -339,11 +339,11 @@ class Snapshot:
     __slots__ = (
         "_by_name",
         "_digest",
-        "_faults",
         "_prepared",
         "_scopes",
         "_shares",
         "candidates",
+        "faults",
         "overrides",
         "rules",
         "version",
@@ -357,7 +357,7 @@ class Snapshot:
         candidates: Iterable[Candidate] = (),
         faults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._faults = faults  #: of invalid rules, by name
+        self.faults = faults  #: of invalid rules, by name
         self.candidates = tuple(candidates)
         rules = (*rules, *(candidate.shadow for candidate in self.candidates))
         self.rules = tuple(sorted(rules, key=lambda rule: rule.name))
@@ -464,8 +464,8 @@ class Snapshot:
 
     def lacks(self, name: str) -> str:
         """Return the reason why there is no rule of this name: it is invalid, or nothing has the name."""
-        if name in self._faults:
-            return f"rule {name!r} is invalid: {self._faults[name]}"
+        if name in self.faults:
+            return f"rule {name!r} is invalid: {self.faults[name]}"
         return f"there is no rule {name!r}{did_you_mean(name, self._by_name)}"
 
     def covering(self, scope: str) -> list[Rule]:

@@ -33,7 +33,7 @@ def add(line: str) -> str:
 
 @pytest.fixture
 def site(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {"api": {"rate": "100/min"}, "mail": {"rate": "9/min"}}
+    rules = {"api": {"rate": "100/min"}, "mail": {"rate": "9/min"}, "wrong": {"rate": "often"}}
     settings.DJANGO_THROTTLE = {"RULES": rules}
     settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"uploads": "20/day"}}
     monkeypatch.setattr("getpass.getuser", lambda: "root")
@@ -79,6 +79,7 @@ def test_how_long_and_an_api_key_from_input(monkeypatch: pytest.MonkeyPatch) -> 
         (f"{IP} --times 0,5", "Factor: Write a number, with a point and no comma: 0.5."),
         (f"{IP} --rate 1,000/min", "'1,000/min' is not a rate: the number must be whole"),
         (f"{IP} --block --rules apii", "Did you mean 'api'"),
+        (f"{IP} --block --rules wrong", "rule 'wrong': 'often' is not a rate: write"),
         (f"{IP} --block --rules drf-bust", "There is no rule 'drf-bust'. Did you mean"),
         (f"{IP} --block --for ever", "'ever' is not a duration"),
         (f"{IP} --block --for 400d", "'400d' is not a duration of 366 days at most"),
