@@ -25,11 +25,6 @@ def view(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-@throttle("mail", ident=lambda to, **_: f"mail:{to}", cost=lambda to, copies=1: copies)
-def send(to: str, copies: int = 1) -> int:
-    return copies
-
-
 class Gate:
     def may_enter(self, request: HttpRequest) -> bool:
         return True
@@ -58,17 +53,6 @@ class Keeper(Gate):  # Gate has a subclass, and none that is a view
 
 async def acost(*_: Any) -> int:
     return 1
-
-
-@BOTH
-def test_a_callable_raises_refused_with_the_decision(enforce: Enforce) -> None:
-    enforce(mail={"rate": "5/day"})
-    assert send("a", copies=4) == 4
-    with pytest.raises(Refused) as refused:
-        send("a", copies=2)
-    decision = refused.value.decision
-    assert (decision.rule, decision.remaining, decision.outcomes[0].ident) == ("mail", 1, "mail:a")
-    assert send("b", copies=5) == 5
 
 
 class TestWhatItGoesAround:

@@ -312,9 +312,3 @@ def test_what_a_process_hears_holds_back_the_others(
         with pytest.raises(CallRefused) as refused:
             second.get(other.url)
     assert 30 < (refused.value.decision.retry_after or 0) <= 60 and len(other.arrivals) == 1
-
-
-def test_without_redis_the_policy_of_the_rule_decides(rules: Rules, ask: Any, other: OtherSide) -> None:
-    rules(away=True, crm={"rate": "1/min", "on_store_failure": "deny"})
-    (error,) = ask(other.url, max_wait=0)
-    assert isinstance(error, CallRefused) and error.decision.unavailable and not other.arrivals

@@ -1,19 +1,22 @@
-"""Work that is done later: the 202, its task on the site's queue, and the page that says how far it is."""
+"""Work that is done later: the 202, its task on the site's queue, and the page that says how far it is.
+
+Under a rule of slots N calls are in flight; the tasks of the others run when a slot is given back.
+"""
 
 import asyncio
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar
 
 import pytest
+from celery import Celery
 from django.contrib.auth.models import User
 from django.core import signing
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import clear_url_caches, include, path
@@ -26,13 +29,20 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
+from django_throttle.checks import project
+from django_throttle.core import Lease, Rule
 from django_throttle.decorators import throttle
 from django_throttle.http.deferred import StatusUrl, deferrals
 from django_throttle.identity import RequestCaller
 from django_throttle.later.site_queues import tasks_module
+from django_throttle.models import ThrottleRule
+from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
+from django_throttle.tasks import throttled_task
 from tests.doors import BOTH, LOGIN, Enforce
 from tests.inside import count_in
+from tests.workers import Worker, give_back, take_slot
+from tests.workers import work as run_worker
 
 task = import_module(tasks_module()).task
 QUEUE = {"rate": "1/min", "algorithm": "leaky_bucket", "action": "defer", "max_queue": 3, "key": "user_or_ip"}
@@ -111,11 +121,61 @@ def shown(request: HttpRequest) -> HttpResponse:
     return HttpResponse("now")
 
 
+app = Celery("later", broker="memory://", backend="cache+memory://", set_as_current=False)
+SLOTS = {
+    "limit": 2, "algorithm": "concurrency", "action": "defer", "events": ["task"], "key": "ip", "max_queue": 3,
+}  # fmt: skip
+HERE = "ip:127.0.0.1"
+
+
+@throttled_task("exports", ident=lambda name: HERE)
+@task()
+def export(name: str) -> str:
+    made.append(name)
+    return f"made {name}"
+
+
+@app.task(name="later.export")  # type: ignore[misc,unused-ignore]
+@throttled_task("exports", ident=lambda name: HERE)
+def celery_export(name: str) -> str:
+    made.append(name)
+    return f"made {name}"
+
+
+@task()
+def unlimited(name: str) -> None: ...
+
+
+def export_arguments(request: HttpRequest) -> dict[str, str]:
+    return {"name": request.GET["name"]}
+
+
+@throttle("exports", defer_to=export, payload=export_arguments, show_result=True)
+def export_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
+@throttle("exports", defer_to=export, payload=export_arguments)
+async def aexport_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
+@throttle("exports", defer_to=celery_export, payload=export_arguments)
+def celery_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
+@throttle("exports", defer_to=unlimited, payload=export_arguments)
+def wrong_view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("now")
+
+
 DOORS = ["view", "aview", "whole", "rest-method", "rest", "rest-function", "ninja/sync"]
 urlpatterns = [
     path("view", view), path("aview", aview), path("whole", Whole.as_view()),
     path("rest-method", RestMethod.as_view()), path("rest", Rest.as_view()), path("rest-function", rest_function),
-    path("ninja/", api.urls), path("shown", shown),
+    path("ninja/", api.urls), path("shown", shown), path("exports", export_view), path("aexports", aexport_view),
+    path("celery", celery_view), path("wrong", wrong_view),
     *[path(f"bad/{name}", deferred(payload=payload)(lambda request: HttpResponse())) for name, payload in BAD.items()],
     path("later/", include("django_throttle.urls")),
 ]  # fmt: skip
@@ -139,7 +199,7 @@ def get(request: pytest.FixtureRequest) -> Get:
 def work() -> None:
     """Run what is due now; a moment that is to come is brought forward."""
     DBTaskResult.objects.update(run_after="2020-01-01T00:00Z")
-    call_command("db_worker", batch=True, interval=0, startup_delay=False, reload=False, verbosity=0)
+    run_worker()
 
 
 def status(response: Any, client: Client | None = None, **extra: Any) -> Any:
@@ -332,3 +392,122 @@ def test_a_new_secret_key_ends_no_page_while_the_old_one_is_a_fallback(enforce: 
     assert status(answer).status_code == 404
     settings.SECRET_KEY_FALLBACKS = [old]
     assert status(answer).status_code == 200
+
+
+@pytest.fixture
+def refusals() -> Iterator[list[Any]]:
+    heard: list[Any] = []
+
+    def hear(decision: Any, **_: Any) -> None:
+        heard.append(decision)
+
+    throttled.connect(hear)
+    yield heard
+    throttled.disconnect(hear)
+
+
+def take_slots() -> list[Lease]:
+    return [take_slot(HERE) for _ in range(2)]
+
+
+@pytest.mark.parametrize("door", ["exports", "aexports"])
+@BOTH
+def test_who_finds_no_slot_is_answered_202_and_served_in_order(
+    enforce: Enforce, door: str, refusals: list[Any]
+) -> None:
+    enforce(exports=SLOTS)
+
+    def get(name: str, **options: Any) -> Any:
+        if door == "exports":
+            return Client().get("/exports", {"name": name}, **options)
+        return asyncio.run(AsyncClient().get("/aexports", {"name": name}))
+
+    assert get("a").content == b"now", "its slot is given back with the answer"
+    held = take_slots()
+    answers = [get(name) for name in "bcde"]
+    assert [answer.status_code for answer in answers] == [202, 202, 202, 429]
+    assert [answer.json() for answer in answers[:3]] == [
+        {"state": "queued", "position": place, "starts_at": None} for place in (1, 2, 3)
+    ]
+    assert answers[0]["Retry-After"] == "5"
+    assert DBTaskResult.objects.count() == 3, "nothing is left of the one too many"
+    assert len(refusals) == 1
+    state = Client().get(answers[1]["Location"]).json()
+    assert state == {"state": "queued", "position": None, "starts_at": None}
+    run_worker()
+    assert made == []
+    give_back(*held)
+    run_worker()
+    run_worker()
+    assert made == ["b", "c", "d"]
+    state = Client().get(answers[1]["Location"]).json()
+    assert state == ({"state": "done", "result": "made c"} if door == "exports" else {"state": "done"})
+
+
+def test_the_page_of_a_browser_promises_no_time_and_what_only_asks_is_refused(
+    enforce: Enforce, refusals: list[Any]
+) -> None:
+    enforce(exports=SLOTS)
+    held = take_slots()
+    assert Client().head("/exports", {"name": "a"}).status_code == 429
+    assert (DBTaskResult.objects.count(), len(refusals)) == (0, 1)
+    page = Client().get("/exports", {"name": "a"}, headers={"Accept": "text/html"})
+    assert page.status_code == 202
+    assert "It starts as soon as others have ended." in page.content.decode()
+    assert "max=" not in page.content.decode().partition("<progress")[2].partition(">")[0]
+    give_back(*held)
+
+
+@BOTH
+def test_celery_gets_a_message_that_asks_and_is_called(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker(app, monkeypatch)
+    enforce(exports=SLOTS)
+    held = take_slots()
+    answer = Client().get("/celery", {"name": "a"})
+    assert (answer.status_code, answer.json()["position"]) == (202, 1)
+    (waiting,) = worker.due
+    assert waiting.headers["eta"]
+    give_back(held[0])
+    called = worker.due[1]
+    assert (called.headers["id"], called.headers["eta"]) == (waiting.headers["id"], None)
+    for message in (called, waiting):
+        worker.run(message)
+    assert made == ["a"]
+    assert Client().get(answer["Location"]).json() == {"state": "done"}
+    give_back(held[1])
+
+
+def test_a_broker_that_is_away_leaves_nothing_to_call(enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("the broker is away")
+
+    worker = Worker(app, monkeypatch)
+    enforce(exports=SLOTS)
+    held = take_slots()
+    with monkeypatch.context() as patch:
+        patch.setattr(app.amqp, "send_task_message", fails)
+        assert Client(raise_request_exception=False).get("/celery", {"name": "a"}).status_code == 500
+    give_back(*held)
+    assert worker.due == []
+
+
+def test_a_task_that_takes_no_slot_is_an_error(enforce: Enforce) -> None:
+    enforce(exports=SLOTS)
+    held = take_slots()
+    with pytest.raises(ImproperlyConfigured, match="put @throttled_task\\('exports', ident=…\\) around it"):
+        Client().get("/wrong", {"name": "a"})
+    give_back(*held)
+
+
+def test_the_rule_is_kept_in_the_database_too() -> None:
+    options = {"action": "defer", "max_queue": 3}
+    row = ThrottleRule(name="exports", algorithm="concurrency", limit=2, events=("task",), key="ip", options=options)
+    row.full_clean()
+    row.save()
+    assert ThrottleRule.objects.get().as_rule() == Rule.from_options("exports", SLOTS)
+
+
+def test_the_check_names_a_task_that_takes_no_slot(settings: Any) -> None:
+    settings.DJANGO_THROTTLE = {"RULES": {"exports": SLOTS}}
+    (message,) = [error for error in project.check_slots_of_tasks(None) if error.id == "django_throttle.E082"]
+    assert "@throttled_task('exports', ident=…)" in message.msg
