@@ -29,7 +29,7 @@ from tests.consumers import opened
 from tests.core.test_new_algorithm import COOLDOWN
 from tests.doors import BOTH, Enforce
 from tests.entry_points import site
-from tests.identity.test_new_key import ORGANISATION
+from tests.identity.test_keys import ORGANISATION
 from tests.models.test_new_option import TYPED
 
 
