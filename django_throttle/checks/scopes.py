@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from importlib import import_module
 from itertools import chain
 from typing import Final, NamedTuple
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Info
 from django.urls import Resolver404, get_resolver
@@ -202,6 +204,13 @@ def fault_of_scope(call: HypotheticalCall, rules: Iterable[Rule]) -> str:
     return translatable("nothing has the scope {scope!r}{near}", scope=call.scope, near=near)
 
 
+def _import_tasks() -> None:
+    """Import the module ``tasks`` of each app, as a worker does. Errors are for the worker to report."""
+    for name in {config.name for config in apps.get_app_configs()} - {"django_throttle"}:
+        with suppress(Exception):
+            import_module(f"{name}.tasks")
+
+
 def _fault_of_task(entry: str) -> str:
     """Return what is wrong with a scope that is, or nearly is, the name of a task or of another task's rule."""
     rules = {name: name for name in named_by_tasks}
@@ -283,6 +292,8 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
     if not rules or not getattr(settings, "ROOT_URLCONF", None):
         return
     site = Site.read()
+    if any(rule.events == OF_TASKS and rule.name not in named_by_tasks for rule in rules):
+        _import_tasks()
     for rule in rules:
         covered, excluded = split_scopes(rule.scopes)
         yield from _lacking_methods(rule)

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from rest_framework.views import APIView
 
-from django_throttle import limiter, middleware
+from django_throttle import limiter, middleware, tasks
 from django_throttle.channels import ThrottledConsumerMixin, ThrottleMiddleware
 from django_throttle.checks import project, scopes
 from django_throttle.contrib.httpx import ThrottledTransport
@@ -163,8 +164,15 @@ def test_what_holds_nothing_is_told(settings: Any, rule: dict[str, Any], number:
     assert (told, text in message) == (number, True), message
 
 
-def test_a_rule_of_tasks_that_no_task_names(settings: Any) -> None:
-    found(settings, {name: {"events": ["task"]} for name in ("mails", "weekly")})
+def test_a_rule_of_tasks_that_no_task_of_an_app_names(settings: Any, monkeypatch: Any, tmp_path: Path) -> None:
+    (tmp_path / "billing").mkdir()
+    (tmp_path / "billing/__init__.py").touch()
+    decorator = "from django_throttle.tasks import throttled_task\n\n@throttled_task('invoices')\n"
+    (tmp_path / "billing/tasks.py").write_text(f"{decorator}def bill(): ...\n\n1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(tasks, "named_by_tasks", scopes.named_by_tasks)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "billing"]
+    found(settings, {name: {"events": ["task"]} for name in ("mails", "invoices", "weekly")})
     fault = "no @throttled_task('mails') has been imported, so it is not known if a task names the rule"
     messages = run_checks(tags=["django_throttle"])
     assert [message.msg for message in messages if message.level == INFO] == [f"rule 'mails': {fault}"]
