@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,21 +70,17 @@ class Silent:
         """Send nothing."""
 
 
-async def refusal(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
+async def refusal(
+    group: str, publisher: Any = "user:1", send: Any = throttled_group_send, **options: Any
+) -> PublishRefused | None:
     try:
-        await throttled_group_send(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
+        await send(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
     except PublishRefused as refused:
         return refused
     return None
 
 
-@sync_to_async
-def refusal_sync(group: str, publisher: Any = "user:1", **options: Any) -> PublishRefused | None:
-    try:
-        throttled_group_send_sync(group, MESSAGE, publisher=publisher, **{"layer": Silent(), **options})
-    except PublishRefused as refused:
-        return refused
-    return None
+refusal_sync = partial(refusal, send=sync_to_async(throttled_group_send_sync))
 
 
 NEWS = group_ident("default", "news")

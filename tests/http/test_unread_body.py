@@ -97,23 +97,19 @@ class Limited(Bare):
 
 
 VIEWS = {view.__name__: view for view in (reads_post, reads_body, reads_stream, reads_nothing)}
-IDENTS: dict[str, Any] = {"ident": plan_by_post, "handled ident": cost_by_post_handled}
 COSTS: dict[str, Any] = {
     "post": cost_by_post, "handled": cost_by_post_handled, "body": cost_by_body, "graphql": operation_cost,
     "login": lambda request: len(login_name(request) or ""), "start": lambda request: len(request.read(12)),
 }  # fmt: skip
+READERS: dict[str, Any] = {name: {"cost": cost} for name, cost in COSTS.items()}
+READERS |= {"ident": {"ident": plan_by_post}, "handled ident": {"ident": cost_by_post_handled}}
 urlpatterns = [
     *[path(f"bare/{name}", view) for name, view in VIEWS.items()],
     path("bare/rest", Bare.as_view()),
     path("bare/rest-reads-nothing", type("Nothing", (Bare,), {"reads": False}).as_view()),
     *[
-        path(f"{by}/{name}", throttle("api", cost=cost)(view))
-        for by, cost in COSTS.items()
-        for name, view in VIEWS.items()
-    ],
-    *[
-        path(f"{by}/{name}", throttle("api", ident=ident)(view))
-        for by, ident in IDENTS.items()
+        path(f"{by}/{name}", throttle("api", **options)(view))
+        for by, options in READERS.items()
         for name, view in VIEWS.items()
     ],
     path("data/rest", Limited.as_view()),
@@ -139,7 +135,7 @@ async def aask(where: str, body: str) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("kind", ["bad", "too", "large", "other"])
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("cost", [*COSTS, *IDENTS])
+@pytest.mark.parametrize("cost", READERS)
 def test_under_the_decorator(enforce: Enforce, cost: str, view: str, kind: str) -> None:
     enforce(api={"rate": "999999/min"})
     for body in BODIES:

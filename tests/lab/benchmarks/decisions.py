@@ -117,12 +117,6 @@ def memory_rows(url: str, share: int) -> Iterator[Row]:
     for name, algorithms in KINDS.items():
         size = kept(Subject(name, "ours", "kept", algorithms), url, idents)
         yield Row(f"memory per identity, {idents:,} of them", name, size, "B", asked=BYTES_ASKED.get(name))
-    with company([Subject("one", "ours", "kept", KEPT)], url) as (player,), Redis.from_url(url) as server:
-        before = set(server.keys())
-        player.tell(1)
-        size = sum(server.memory_usage(key) for key in set(server.keys()) - before)
-        server.flushdb()
-    yield Row("MEMORY USAGE of all keys of one identity", "5 mixed rules", size, "B", asked=260.0)
 
 
 def kept(subject: Subject, url: str, idents: int) -> float:

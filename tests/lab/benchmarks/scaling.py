@@ -34,7 +34,7 @@ def socket_rows(url: str, share: int) -> Iterator[Row]:
     total = count * PROCESSES
     section = f"{total:,} open sockets in {PROCESSES} processes"
     with Redis.from_url(url) as server, ExitStack() as stack:
-        started = (holder("cap", count, place * (count + 1)) for place in range(PROCESSES))  # users are all different
+        started = (holder(count, place * (count + 1)) for place in range(PROCESSES))  # users are all different
         holders = [stack.enter_context(closing(process)) for process in started]
         empty = server.info("memory")["used_memory"]
         here = [process.ask("open", PATIENCE) for process in holders]

@@ -31,7 +31,7 @@ AT_ONCE = 200  # handshakes under way while many are opened
 EXTENSIONS = 2  # of all times to live, the quickest of which counts
 SECTION = "sockets"
 HANDSHAKES = {"cap": "a cap", "door": "a cap and a rate"}
-MESSAGES = {"own": "a rule of the socket's own", "shared": "a rule shared in Redis", "both": "both, each way"}
+MESSAGES = {"own": "a rule of the socket's own", "shared": "a rule shared in Redis"}
 
 
 CAP: dict[str, Any] = {"limit": 5, "algorithm": "concurrency", "events": ["connection"], "key": "user"}
@@ -42,7 +42,6 @@ SHARED: dict[str, Any] = {"rate": "1000000/s", "events": ["message"], "key": "us
 RULES: dict[str, dict[str, Any]] = {
     "plain": {}, "none": {}, "cap": {"cap": CAP}, "door": {"cap": CAP, "rate": RATE}, "own": {"own": OWN},
     "shared": {"shared": SHARED},
-    "both": {"own": {**OWN, "events": ["message", "send"]}, "shared": {**SHARED, "events": ["message", "send"]}},
 }  # fmt: skip
 
 
@@ -143,13 +142,13 @@ def asked(url: str) -> Play:
     return in_flight(Limiter([rule], RedisStore(url, deadline=5)).aacquire)
 
 
-def hold(end: Connection, kind: str, count: int, first: int) -> None:
+def hold(end: Connection, count: int, first: int) -> None:
     """When told to, open so many and say how many bytes each takes; then beat and extend, and say the seconds."""
     import django
 
     django.setup()
-    under(kind)
-    app = consumer(kind)
+    under("cap")
+    app = consumer("cap")
 
     async def together() -> None:
         await Visitor(app, first).open()  # what the first one makes, all others share
@@ -167,9 +166,9 @@ def hold(end: Connection, kind: str, count: int, first: int) -> None:
     asyncio.run(together())
 
 
-def holder(kind: str, count: int, first: int = 0) -> Started:
+def holder(count: int, first: int = 0) -> Started:
     """Start a process that opens so many sockets, of users from ``first`` on, and holds them until it is closed."""
-    return Started(f"the process of {count} sockets", hold, kind, count, first)
+    return Started(f"the process of {count} sockets", hold, count, first)
 
 
 def rows(url: str, rounds: int) -> Iterator[Row]:
@@ -211,19 +210,13 @@ def _busy(url: str, rounds: int) -> Iterator[Row]:
 
 def silent_rows(url: str, seconds: int) -> Iterator[Row]:
     found = []
-    for kind, count in (("plain", MANY), ("cap", FEW), ("cap", MANY)):
-        with Redis.from_url(url) as server:
+    for count in (FEW, MANY):
+        with Redis.from_url(url) as server, closing(holder(count)) as process:
+            process.ask("open")
+            found.append(commands_a_second(server, seconds))
             server.flushdb()
-            before = server.info("memory")["used_memory"]
-            with closing(holder(kind, count)) as process:
-                here, taken = process.ask("open"), (server.info("memory")["used_memory"] - before) / count
-                found.append((here / 1000, taken, *commands_a_second(server, seconds)))
-            server.flushdb()
-    (plain, *_), (*_, few, few_scripts), (here, there, commands, scripts) = found
+    (few, few_scripts), (commands, scripts) = found
     silent, beside = f"{MANY:,} silent sockets", f"{FEW:,}"
-    yield Row(SECTION, f"{silent}: Python, without the mixin", plain, "kB")
-    yield Row(SECTION, f"{silent}: Python, the mixin adds", here - plain, "kB")
-    yield Row(SECTION, f"{silent}: Redis, for each", there, "B")
     yield Row(SECTION, f"{FEW:,} silent sockets: Redis commands", few, "/s")
     yield Row(SECTION, f"{silent}: Redis commands", commands, "/s", commands / few, beside, 1.1)
     yield Row(SECTION, f"{silent}: scripts sent", scripts, "/s", scripts / few_scripts, beside, 1.1)

@@ -20,6 +20,7 @@ from tests.steps import SteppingServer
 PATIENCE = 30.0  # until a replica has taken over
 SPLIT_SECONDS = 2.0  # until everybody has left a primary that wakes up and is none any more
 TAKEOVER = ("+switch-master", "+convert-to-slave", "+fix-slave", "+elected", "+promoted", "-failover", "+role-change")
+NOTHING_LOST = (0, 0, 0.0)
 EXPIRED = 420  # a clock that steps ahead by more forgets slots
 
 
@@ -38,7 +39,7 @@ class Stage:
 
     def play(self, step: Step) -> list[Fault]:
         begin = time.monotonic()
-        losses, slots_lost, more = getattr(self, "do_" + step.name.replace(" ", "_"))(step)
+        losses, slots_lost, more = getattr(self, "do_" + step.name.replace(" ", "_"))(step) or NOTHING_LOST
         return [Fault(begin, time.monotonic() + more, step.name, losses, slots_lost)]
 
     def servers(self) -> list[RedisServer]:
@@ -81,19 +82,17 @@ class Single(Stage):
             return [Fault(begin, time.monotonic(), step.name)]
         return super().play(step)
 
-    def do_stop(self, step: Step) -> tuple[int, int, float]:
+    def do_stop(self, step: Step) -> None:
         stop(self.server, step.seconds)
-        return 0, 0, 0.0
 
     def do_kill(self, step: Step) -> tuple[int, int, float]:
         kill(self.server, step.seconds)
         return 1, 1, 0.0
 
-    def do_copy(self, step: Step) -> tuple[int, int, float]:
+    def do_copy(self, step: Step) -> None:
         """What it has now is what it comes back with at the next ``old copy``."""
         self.copy = self.server.copy()
         (self.server.folder / "dump.rdb").unlink()
-        return 0, 0, 0.0
 
     def do_old_copy(self, step: Step) -> tuple[int, int, float]:
         self.server.kill()
@@ -107,10 +106,9 @@ class Single(Stage):
         self.server.step(seconds)
         return 1, int(seconds > EXPIRED), 0.0
 
-    def do_full(self, step: Step) -> tuple[int, int, float]:
+    def do_full(self, step: Step) -> None:
         with full(self.server, "noeviction"):
             time.sleep(step.seconds)
-        return 0, 0, 0.0
 
 
 class Watched(Stage):
@@ -150,13 +148,11 @@ class Watched(Stage):
         old.start()
         return 1, 1, 0.0
 
-    def do_stop_sentinel(self, step: Step) -> tuple[int, int, float]:
+    def do_stop_sentinel(self, step: Step) -> None:
         stop(self.fleet.sentinels[step.choice % 3], step.seconds)
-        return 0, 0, 0.0
 
-    def do_kill_sentinel(self, step: Step) -> tuple[int, int, float]:
+    def do_kill_sentinel(self, step: Step) -> None:
         kill(self.fleet.sentinels[step.choice % 3], step.seconds)
-        return 0, 0, 0.0
 
     @staticmethod
     def _names_another(sentinel: RedisServer, old: RedisServer) -> bool:
