@@ -94,9 +94,7 @@ class Site(NamedTuple):
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
         is_asked = entry == rule.name and _is_asked_by_name()
-        if rule.events == OF_TASKS:
-            return "" if is_asked or rule.name in named_by_tasks else _fault_of_task(entry)
-        if is_asked or any(matches([entry], scope) for scope in self.scopes):
+        if is_asked or rule.events == OF_TASKS or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
             if entry == name:
@@ -118,22 +116,33 @@ class Site(NamedTuple):
 
         Rules of open sockets alone have a check of their own.
         """
-        is_of_tasks = rule.events == OF_TASKS
-        if not (_is_of_places(rule) or is_of_tasks) or rule.events == ("connection",) or entry == EVERYWHERE:
+        if rule.events == OF_TASKS:
+            is_sound = entry in (EVERYWHERE, rule.name) or rule.name in named_by_tasks
+            return "" if is_sound else self.fault_of_task(entry)
+        if not _is_of_places(rule) or rule.events == ("connection",) or entry == EVERYWHERE:
             return ""
-        if entry == rule.name and (is_of_tasks or _is_asked_by_name()):
+        if entry == rule.name and _is_asked_by_name():
             return ""
         of_sockets = next((scope for scope in sorted(self.sockets) if matches([entry], scope)), None)
         of_views = next((scope for _, _, scope in self.views if matches([entry], scope)), None)
-        if is_of_tasks:
-            is_named, place = rule.name in named_by_tasks, of_views or of_sockets
-            fault = f"{place!r} is a scope of this site, and the rule counts runs of tasks alone, which name their rule"
-            return "" if is_named or place is None else fault
         if of_views is None and of_sockets is not None and OF_SOCKETS.isdisjoint(rule.events):
             return f"{of_sockets!r} is the scope of WebSockets, and the rule counts requests alone"
         if of_sockets is None and of_views is not None and not self.doubt and OF_REQUESTS.isdisjoint(rule.events):
             return f"{of_views!r} is the scope of a view, and the rule counts WebSockets alone"
         return ""
+
+    def fault_of_task(self, entry: str) -> str:
+        """Return what is wrong with a scope of a rule that counts tasks, and that no task names; empty if unknown."""
+        if place := next((scope for scope in sorted(self.scopes) if matches([entry], scope)), None):
+            return f"{place!r} is a scope of this site, and the rule counts runs of tasks alone, which name their rule"
+        rules = {name: name for name in named_by_tasks}
+        for rule, paths in named_by_tasks.items():
+            rules |= {name: rule for path in paths for name in (path, path.rpartition(".")[2])}
+        near = get_close_matches(entry, rules, n=1, cutoff=NEAR_SCOPE)
+        if not near:
+            return ""
+        rule, tasks = rules[near[0]], ", ".join(sorted(named_by_tasks[rules[near[0]]]))
+        return f"no task names it, and {entry!r} is no scope of a task; did you mean {rule!r}, named by {tasks}?"
 
     def lacks_sockets(self, rule: Rule) -> bool:
         """Return True for a rule of WebSockets alone, everywhere, on a site that has none."""
@@ -209,18 +218,6 @@ def _import_tasks() -> None:
     for name in {config.name for config in apps.get_app_configs()} - {"django_throttle"}:
         with suppress(Exception):
             import_module(f"{name}.tasks")
-
-
-def _fault_of_task(entry: str) -> str:
-    """Return what is wrong with a scope that is, or nearly is, the name of a task or of another task's rule."""
-    rules = {name: name for name in named_by_tasks}
-    for rule, paths in named_by_tasks.items():
-        rules |= {name: rule for path in paths for name in (path, path.rpartition(".")[2])}
-    near = get_close_matches(entry, rules, n=1, cutoff=NEAR_SCOPE)
-    if not near:
-        return ""
-    tasks = ", ".join(sorted(named_by_tasks[rules[near[0]]]))
-    return f"no task names it, and {entry!r} is no scope of a task; did you mean {rules[near[0]]!r}, named by {tasks}?"
 
 
 def _scope_at(entry: str) -> str:
