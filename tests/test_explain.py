@@ -74,7 +74,8 @@ def test_overrides_decide(enforce: Enforce) -> None:
     exempt = under(effect="exempt")
     assert (exempt.would, exempt.rules[0].verdict, exempt.rules[0].used) == ("allowed", "exempt", 1)
     slots = Snapshot([Rule("sockets", limit=2, algorithm="concurrency")], [Override(subject=subject, effect="exempt")])
-    assert explain(store, slots, HypotheticalCall(), KnownCaller(subject)).rules[0].why == "0 open, without a limit"
+    (held,) = explain(store, slots, HypotheticalCall(), KnownCaller(subject)).rules
+    assert (held.why, held.as_json()["limit"], held.as_json()["remaining"]) == ("0 open, without a limit", None, None)
     blocked = under(effect="block")
     assert blocked.sentence.endswith("would be refused by override 7: ip:192.0.2.1 is blocked.")
     assert blocked.as_json()["rules"][0]["override"]["effect"] == "block"

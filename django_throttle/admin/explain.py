@@ -142,7 +142,7 @@ def _rule_row(state: RuleState) -> dict[str, object]:
         "css_class": state.verdict,
         "verdict": translated(VERDICTS[state.verdict]),
         "used": written(state.used),
-        "limit": "–" if state.has_no_limit else written(state.outcome.limit),
+        "limit": "–" if state.limit is None else written(state.limit),
         "full": translated(in_short(reset_after)) if reset_after else gettext("now"),
         "why": translated(state.why),
         "override": override.number if override else None,

@@ -80,9 +80,9 @@ class RuleState(NamedTuple):
         return self.outcome.verdict
 
     @property
-    def has_no_limit(self) -> bool:
-        """True for the slots of an exempt caller, which are counted for the end of the exemption."""
-        return self.verdict == "exempt" and self.counting.rule.holds_slots
+    def limit(self) -> int | None:
+        """The limit. None for the slots of an exempt caller, which are counted for the end of the exemption."""
+        return None if self.verdict == "exempt" and self.counting.rule.holds_slots else self.outcome.limit
 
     @property
     def why(self) -> str:
@@ -109,7 +109,7 @@ class RuleState(NamedTuple):
             plan = translatable(pattern, plan=plan, number=override.number)
         used = gettext_noop("{used:,} of {limit:,} used"), gettext_noop("{used:,} of {limit:,} by plan {plan} used")
         open_ = gettext_noop("{used:,} of {limit:,} open"), gettext_noop("{used:,} of {limit:,} by plan {plan} open")
-        if self.has_no_limit:
+        if self.limit is None:
             return translatable("{used:,} open, without a limit", used=self.used)
         pattern = (open_ if outcome.window is None else used)[bool(plan)]
         return translatable(pattern, used=self.used, limit=outcome.limit, plan=plan)
@@ -118,9 +118,9 @@ class RuleState(NamedTuple):
         outcome, override = self.outcome, self.counting.override
         return {
             "name": outcome.rule,
-            "limit": outcome.limit,
+            "limit": self.limit,
             "used": self.used,
-            "remaining": outcome.remaining,
+            "remaining": self.limit and outcome.remaining,
             "reset_after": outcome.reset_after,
             "override": None if override is None else override_as_json(override),
             "retry_after": outcome.retry_after,
