@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -301,6 +302,22 @@ def test_threads_of_one_request_lose_nothing(enforce: Enforce) -> None:
 
     visit(spend)
     assert left(**{**TOKENS, "rate": "100000/h"}) == 100_000 - 6000
+
+
+@BOTH
+def test_requests_at_once_share_what_is_left_and_overspend_nothing(enforce: Enforce) -> None:
+    enforce(api=TOKENS)
+    spent, together = list[int](), Barrier(8, timeout=30)
+
+    def spend(request: Any) -> HttpResponse:
+        together.wait()
+        while request.throttle.spend(1).allowed:
+            spent.append(1)
+        return HttpResponse()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(visit, [spend] * 8))
+    assert 1000 - 8 * 10 <= len(spent) <= 1000, "the others hold a batch each"
 
 
 async def closed(response: Any) -> None:

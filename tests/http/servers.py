@@ -50,13 +50,11 @@ WSGI: Final = ("gunicorn", "hypercorn-wsgi")
 class Server(WebServer):
     """A server that serves from its making to the end of the block; ``settings`` are DJANGO_THROTTLE's."""
 
-    site = SITE
-
     def __init__(
         self, name: str, redis: RedisServer, rules: dict[str, Any], middleware: list[str] | None = None, **settings: Any
     ) -> None:
-        super().__init__(name, redis.folder, f"{self.site} is loaded", 4 if name.endswith("-4") else 1)
-        self.command = [part.replace(SITE, self.site) for part in SERVERS[name](self.port)]
+        super().__init__(name, redis.folder, f"{SITE} is loaded", 4 if name.endswith("-4") else 1)
+        self.command = SERVERS[name](self.port)
         for package in {self.command[0].partition(".")[0], *({"httptools", "gevent"} & {*name.split("-")})}:
             need_package(package)
         self.environment = {**os.environ, "REDIS_URL": redis.url}
