@@ -8,7 +8,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.apps import apps
 from django.conf import settings
@@ -47,7 +47,9 @@ from django_throttle.http.request_state import NO_ROUTE, scope_of_match, view_at
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook import sources
-from django_throttle.rulebook.coverage import HypotheticalCall
+
+if TYPE_CHECKING:
+    from django_throttle.rulebook.coverage import HypotheticalCall
 
 OF_REQUESTS: Final = frozenset(("request", "inflight"))
 OF_TASKS: Final = ("task",)
