@@ -67,7 +67,7 @@ CAUSE_TEXTS: Final = {
     Cause.BLOCKED: translatable("the event loop of this process stood still"),
     Cause.CONFIG: translatable("the credentials, the rights or the kind of server are wrong"),
     Cause.BUG: translatable("the server refuses the script"),
-    Cause.BREAKER: translatable("the server failed a moment ago, and is not asked yet"),
+    Cause.BREAKER: translatable("the server failed a moment ago and is not being retried yet (circuit breaker open)"),
 }
 
 

@@ -234,7 +234,7 @@ def _rules_by_plan(rule: Rule) -> Iterator[tuple[str, Rule]]:
     if not rule.plans:
         return
     if rule.action == "defer":
-        fault = translatable("what is done later is promised a place in a queue of one speed: leave plans out")
+        fault = translatable("action: defer allows no plans, because its queue runs at a single rate: remove plans")
         raise InvalidRule(fault, "plans")
     windows = sorted(rate.window for rate in rule.all_rates)
     for plan in map(read_plan, rule.plans):
@@ -277,8 +277,7 @@ def _amount_faults(rule: Rule) -> Faults:
         return
     if not rates and rule.limit is not None:
         fault = translatable(
-            "a limit without a rate is for what is held at once: add algorithm: concurrency, or write a rate "
-            "instead, such as 100/min"
+            "a limit is for concurrency rules only: add algorithm: concurrency, or give a rate instead, such as 100/min"
         )
         yield "algorithm", fault
     if not rates:
@@ -409,7 +408,7 @@ def _measured_faults(rule: Rule) -> Faults:
             yield "measure", translatable("measure belongs to rules of unit units")
         return
     if rule.decided_locally or rule.is_queue:
-        yield ("unit", translatable("a damper and a queue count calls or bytes: what is measured comes late"))
+        yield "unit", translatable("a damper or queue counts only calls or bytes: a measured cost is known too late")
     if rule.refill == "interval":
         yield (
             "refill",

@@ -109,8 +109,8 @@ class KnownCaller:
             return translatable("it has counted nothing under {caller}", caller=self.name)
         if key == "connection":
             return translatable("it counts each WebSocket by itself, in the process that has it open")
-        other_key = gettext_noop("it counts {who}, so {caller} is not who it counts: ask for {like}")
-        unknown = gettext_noop("it counts {who}, and what it counts {caller} by is not known here: ask for {like}")
+        other_key = gettext_noop("it counts {who}, not {caller}: look up {like}")
+        unknown = gettext_noop("it counts {who}; which that is for {caller} is not known here: look up {like}")
         pattern = unknown if self.may_have_ident(key) else other_key
         return translatable(pattern, who=key_in_words(key), caller=self.name, like=self.example_ident(key))
 

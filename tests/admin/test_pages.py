@@ -86,7 +86,7 @@ def test_it_says_why_or_that_nobody_can_tell(enforce: Enforce, operator: Client)
     enforce(login={"rate": "2/min", "key": "django_throttle.contrib.logins.login_name"})
     said = words(operator, ident="anna", scope="search")
     assert f"A request to search by user:{anna.pk}: nobody can tell, because of rule 'login': it counts each" in said
-    assert "ask for django_throttle.contrib.logins.login_name:anna" in said
+    assert "look up django_throttle.contrib.logins.login_name:anna" in said
     assert "There is no method 'PSOT'; did you mean 'POST'?" in words(operator, ident="anna", method="psot")
     assert "Nothing has the scope 'lgin'; did you mean 'login'?" in words(operator, ident="anna", scope="lgin")
 

@@ -53,7 +53,7 @@ def test_however_they_are_given_they_are_lines(given: Any, lines: tuple[str, ...
         ({"plans": ["staff = 5/min", "staff = 6/min"]}, "the same audience"),
         ({"plans": {f"group:{number}": "5/min" for number in range(21)}}, "at most 20"),
         ({"plans": {"staff": "50/min"}, "algorithm": "damper"}, "does not go with damper"),
-        ({"plans": {"staff": "5/min"}, "algorithm": "leaky_bucket", "action": "defer"}, "leave plans out"),
+        ({"plans": {"staff": "5/min"}, "algorithm": "leaky_bucket", "action": "defer"}, "a single rate: remove plans"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_of_the_option(options: dict[str, Any], fault: str) -> None:

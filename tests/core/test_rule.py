@@ -136,7 +136,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({**QUEUE, "max_queue": 3, "burst": 3}, "give burst or max_queue, not both"),
     ({**INTERVAL, "rate": "1/366d", "burst": MAX_LIMIT}, "longer than a store can count"),
     *(({"measure": "a.b", "unit": unit}, "measure belongs to rules of unit units") for unit in ("calls", "rows")),
-    *(({**each, "unit": "rows"}, "what is measured comes late") for each in (QUEUE, DAMPER)),
+    *(({**each, "unit": "rows"}, "a measured cost is known too late") for each in (QUEUE, DAMPER)),
     ({**INTERVAL, "unit": "rows"}, "refill it continuously"),
     ({**DENIED, "unit": "rows"}, "leave count_denied out"),
     ({"unit": "rows", "reserve": 11}, "a call reserves 11, more than the 10 that the rule allows at once"),

@@ -119,7 +119,7 @@ def test_a_user_who_cannot_be(value: str) -> None:
 
 
 def test_why_a_key_does_not_count() -> None:
-    assert "ask for user+ip:" in KnownCaller("user:1").why_not("user+ip")
+    assert "look up user+ip:" in KnownCaller("user:1").why_not("user+ip")
     assert "by itself" in KnownCaller("user:1").why_not("connection")
 
 
