@@ -47,7 +47,7 @@ from django_throttle.decorators import (
 )
 from django_throttle.exceptions import InvalidRate
 from django_throttle.http.deferred import DEFERRAL, deferrals, pages_address
-from django_throttle.http.request_state import NO_ROUTE, view_attribute, view_scope
+from django_throttle.http.request_state import view_attribute, view_scope
 from django_throttle.http.view_layers import DISPATCH, closure_of, method_decorators, view_layers
 from django_throttle.identity import is_async
 from django_throttle.identity.site_functions import own_function
@@ -369,13 +369,6 @@ def socket_scopes() -> Iterator[str]:
         yield scope if isinstance(scope, str) and scope else consumer.__name__
     for middleware in _limiting_middleware():
         yield middleware.settings.scope
-
-
-def site_scopes() -> Iterator[str]:
-    """Yield the scopes of all routes, of requests without a route, and of WebSockets."""
-    yield NO_ROUTE
-    yield from (view_scope(view) or name or route for name, view, route in routes())
-    yield from socket_scopes()
 
 
 def _limiting_middleware() -> Iterator[ThrottleMiddleware]:

@@ -22,7 +22,6 @@ from django_throttle.checks.project import (
     doubt_of_sockets,
     is_for_all_views,
     routes,
-    site_scopes,
     socket_scopes,
     throttle_classes,
 )
@@ -208,7 +207,7 @@ def fault_of_scope(call: HypotheticalCall, rules: Iterable[Rule]) -> str:
     The groups of publications cannot be known.
     """
     patterns = chain.from_iterable(chain((rule.name,), *split_scopes(rule.scopes)) for rule in rules)
-    scopes = {*site_scopes(), *patterns} - {EVERYWHERE}
+    scopes = {*Site.read().scopes, *patterns} - {EVERYWHERE}
     if not call.scope or call.event == "publish" or matches(scopes, call.scope):
         return ""
     near = did_you_mean(call.scope, scopes)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from django.utils import timezone
 
 from django_throttle import rulebook
-from django_throttle.checks.project import site_scopes
+from django_throttle.checks.scopes import Site
 from django_throttle.connections.processes import ProcessRecords
 from django_throttle.console.recording.cells import Minute, percentile, total
 from django_throttle.console.recording.hints import Hints
@@ -219,7 +219,7 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     by_hour = hours(store, now - MONTH, soon, names)
     recorded_for = now - min([cells[0].at for cells in by_hour.values() if cells], default=now)
     snapshot = rulebook.current()
-    hints = Hints(snapshot, recorded_for, sample(store, now - DAY, soon), frozenset(site_scopes()))
+    hints = Hints(snapshot, recorded_for, sample(store, now - DAY, soon), Site.read().scopes)
     rules = []
     for name in names:
         rule = snapshot.by_name(name)
