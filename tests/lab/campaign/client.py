@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -79,12 +80,8 @@ class Client:
     async def _tasks(self) -> None:
         await asyncio.gather(*(lane.play() for lane in self.lanes[THREADS:]))
 
-    def held(self) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for lane in self.lanes:
-            for _, name, _, _ in lane.held:
-                found[name] = found.get(name, 0) + 1
-        return found
+    def held(self) -> Counter[str]:
+        return Counter(name for lane in self.lanes for _, name, _, _ in lane.held)
 
 
 def grown() -> dict[str, Any]:

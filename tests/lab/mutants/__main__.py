@@ -25,6 +25,7 @@ from xml.etree import ElementTree
 
 from coverage import CoverageData
 
+ROOT = Path(__file__).parents[3]
 CHOSEN = "smoke or not (servers or browser or timing)"
 HANGING_SECONDS = 90.0
 IGNORED = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", ".hypothesis", "_build", ".coverage*")
@@ -48,8 +49,8 @@ class Suite(NamedTuple):
         return chosen
 
 
-def measure(tree: Path, folder: Path, chosen: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-m", chosen]
+def measure(tree: Path, folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses=2", "--dist=loadfile", "-m", CHOSEN]
     command += ["--cov=django_throttle", "--cov-branch", "--cov-context=test", "--cov-report="]
     command += [f"--junitxml={folder / 'report.xml'}", "-p", "no:cacheprovider"]
     subprocess.run(command, cwd=tree, env={**os.environ, "COVERAGE_FILE": str(folder / "coverage")}, check=False)
@@ -130,13 +131,12 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout of this project")
     parser.add_argument("--seconds", type=float, default=10.0, help="of tests that a mutant is shown to")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--chosen", default=CHOSEN, help="the tests, as pytest's -m; empty for all")
     parser.add_argument("--measured", type=Path, help="a folder with a report and coverage that are kept or reused")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.measured or Path(temporary)
         if not (folder / "report.xml").exists():
-            measure(options.tree, folder, options.chosen)
+            measure(options.tree, folder)
         suite = read(options.tree, folder)
     mutants = draw(options.count, options.seed, options.tree)
     counts: Counter[str] = Counter()
@@ -147,7 +147,6 @@ def main() -> None:
     print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())), f"of {len(mutants)} mutants")
 
 
-ROOT = Path(__file__).parents[3]
 AREAS = ("core", "stores", "http", "websockets", "rulebook", "connections")
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
