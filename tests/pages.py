@@ -43,21 +43,4 @@ def simple_table(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rule = "  ".join("=" * width for width in widths)
     head, *body = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join([rule, head, rule, *body, rule, "", ""])
-
-
-class WrittenPart:
-    """The part of a page that a program writes; the page has a comment before and after it."""
-
-    def __init__(self, page: str, program: str) -> None:
-        self.path = DOCS / page
-        begin, end = (re.escape(f".. written by {program}, {word}") for word in ("begin", "end"))
-        self._pattern = re.compile(f"(?<={begin}\n\n).*?(?={end})", re.DOTALL)
-
-    def read(self) -> str:
-        (text,) = self._pattern.findall(self.path.read_text(encoding="utf-8"))
-        return str(text)
-
-    def write(self, text: str) -> None:
-        page = self.path.read_text(encoding="utf-8")
-        self.path.write_text(self._pattern.sub(lambda _: text, page), encoding="utf-8")
+    return "\n".join([rule, head, rule, *body, rule, ""])

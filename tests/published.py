@@ -1,4 +1,4 @@
-"""The table of docs/explanation/bounds.rst: each rule's stated bound beside the most that a search finds.
+"""The table docs/bounds.inc: each rule's stated bound beside the most that a search finds.
 
 The search is for the history that makes a rule admit the most: schedules are drawn, and changed at random as long as
 that helps. It uses the reference algorithms, on which the stores agree. ``python -m tests.published`` writes the table
@@ -20,9 +20,9 @@ from django_throttle.core.descriptions import window_in_words
 from django_throttle.core.rate import bounds, period_of
 from django_throttle.local.store_time import Calendar
 from tests.bounds import HOUR, most, share
-from tests.pages import WrittenPart, simple_table
+from tests.pages import DOCS, simple_table
 
-PRINTED = WrittenPart("explanation/bounds.rst", "tests/published.py")
+PRINTED = DOCS / "bounds.inc"
 HEAD = ("Rule", "In any", "At most", "Found", "Share", "Measured")
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -256,5 +256,5 @@ def percent(share: Fraction) -> str:
 
 
 if __name__ == "__main__":
-    PRINTED.write(table())
+    PRINTED.write_text(table(), encoding="utf-8")
     print(table(), end="")

@@ -24,7 +24,7 @@ def test_an_attacker_gets_what_is_stated_and_no_more_and_who_never_stops_asking_
 def test_the_documentation_prints_this(record_property: Callable[[str, object], None]) -> None:
     current = table()
     record_property("bounds", current)
-    assert PRINTED.read() == current, "write it anew with: python -m tests.published"
+    assert PRINTED.read_text(encoding="utf-8") == current, "write it anew with: python -m tests.published"
 
 
 @given(

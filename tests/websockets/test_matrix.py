@@ -50,4 +50,4 @@ def test_the_page_has_this_table(measured: Matrix) -> None:
     raised = measured.cells["exception", "hypercorn"]
     if raised.seen == "1006":  # it was too busy to send what it usually does
         measured.cells["exception", "hypercorn"] = raised._replace(seen="1011")
-    assert matrix.shape(matrix.PRINTED.read()) == matrix.shape(measured.table())
+    assert matrix.shape(matrix.PRINTED.read_text(encoding="utf-8")) == matrix.shape(measured.table())

@@ -128,7 +128,7 @@ def _suite(name: str, environment: dict[str, str]) -> dict[str, Any]:
 def table(results: dict[str, dict[str, Any]]) -> str:
     lines = [HEAD, *(cells(name, results.get(name)) for name in ROWS)]
     notes = [f"- ``{name}``: ``{test}`` failed" for name in ROWS for test in results.get(name, {}).get("failed", ())]
-    return simple_table(lines) + "\n".join(notes)
+    return "\n".join([simple_table(lines), *notes])
 
 
 def cells(name: str, found: dict[str, Any] | None) -> tuple[str, ...]:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.lab.servers import endings
-from tests.pages import WrittenPart, simple_table
+from tests.pages import DOCS, simple_table
 from tests.servers import RedisServer
 from tests.websockets.servers import CAP, DEFAULT_SECONDS, HASTE, PING, PONG, SERVERS, Server, Visitor, ends, serving
 
-PRINTED = WrittenPart("reference/servers.rst", "tests/lab/servers/matrix.py")
+PRINTED = DOCS / "servers.inc"
 SECONDS = re.compile(r"[\d.]+ s")
 PATHS = ("chat", "sync", "middleware")
 TITLES = {
@@ -199,7 +199,7 @@ def main() -> None:
     for where, cell in matrix.cells.items():
         if cell.error:
             raise AssertionError(f"{where}: not written") from cell.error
-    PRINTED.write(matrix.table())
+    PRINTED.write_text(matrix.table(), encoding="utf-8")
 
 
 if __name__ == "__main__":
