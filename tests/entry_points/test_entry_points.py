@@ -1,7 +1,6 @@
 """One decision at every entry point: what holds at one holds at all of them, on every store."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,7 +13,7 @@ from django_throttle import rulebook
 from django_throttle.core import Override, Rule
 from django_throttle.core.commands import Correct, Decide
 from django_throttle.identity.call import Call
-from django_throttle.limiter import Limiter, adecide, decide
+from django_throttle.limiter import Limiter, adecide
 from django_throttle.observe import recorders
 from django_throttle.stores import RedisStore, base, get_store
 from tests.callers import SameByEveryKey
