@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from redis import Redis
 
-from tests.lab.benchmarks import damper, decisions, growth, scaling, sockets
+from tests.lab.benchmarks import decisions, growth, scaling, sockets
 from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
 from tests.servers import RedisServer
 
@@ -65,7 +65,7 @@ GROUPS: dict[str, Group] = {
     "prepaid": Group(lambda server, scale: decisions.prepaid_rows(server.url, scale.rounds)),
     "sockets": Group(lambda server, scale: sockets.rows(server.url, scale.rounds)),
     "others": Group(lambda server, scale: decisions.other_rows(server.url, scale.rounds, scale.share)),
-    "damper": Group(lambda server, scale: damper.rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
+    "damper": Group(lambda server, scale: scaling.damper_rows(server.url, 60 if scale.share == 1 else 18), (FREE,)),
     "silent": Group(lambda server, scale: sockets.silent_rows(server.url, 20 if scale.share == 1 else 6), (FREE,)),
     "identities": Group(lambda server, scale: growth.identity_rows(server.url, scale.rounds, scale.share)),
     "rulebook": Group(lambda server, scale: growth.rulebook_rows(server.url, scale.rounds)),

@@ -8,10 +8,10 @@ from collections import Counter
 
 from testproject.services import stop_on_signals
 from tests.lab.campaign.checks import check
-from tests.lab.campaign.database import kept
 from tests.lab.campaign.limits import LIMITS
 from tests.lab.campaign.plan import SERVERS, Round
 from tests.lab.campaign.rounds import play
+from tests.lab.campaign.stage import kept
 
 ROUND_SECONDS = 30.0  # about what a round takes
 ALL_SERVERS = 2.0  # minutes, from which on a run has played each of them

@@ -21,11 +21,10 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.conftest import immortal_keys
 from tests.lab.campaign.checks import QUIET, surely_counted
-from tests.lab.campaign.database import database
 from tests.lab.campaign.history import RECOVERY, Edit, Fault, History, read
 from tests.lab.campaign.limits import LIMITS, SETTINGS, configure
 from tests.lab.campaign.plan import PROCESSES, STEPS, Round, Step
-from tests.lab.campaign.stage import SPLIT_SECONDS, Stage, stage
+from tests.lab.campaign.stage import SPLIT_SECONDS, Stage, database, stage
 from tests.servers import slack
 from tests.steps import Clock
 

@@ -1,14 +1,19 @@
-"""The servers of a round, and what is done to them: each fault is a method that returns when it is over."""
+"""The servers and the database of a round, and what is done to them."""
 
 import os
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
+from functools import cache
+from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from testproject.services import NotRunning
+from tests.databases import PostgreSQL
 from tests.fleet import RedisCluster, Sentinels
 from tests.lab.campaign.history import Fault
 from tests.lab.campaign.plan import STEPS, Step
@@ -273,3 +278,55 @@ def stage(kind: str) -> Iterator[Stage]:
         os.environ.pop("REDIS", None)
         if usual is not None:
             os.environ["REDIS"] = usual
+
+
+class SQLiteFile:
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+
+    def lock(self) -> None:
+        self._other = sqlite3.connect(self.address, isolation_level=None)
+        self._other.execute("BEGIN EXCLUSIVE")
+
+    def free(self) -> None:
+        self._other.close()
+
+    def lose(self) -> None:
+        self._away = Path(self.address).rename(Path(self.address).with_name("away"))
+
+    def find(self) -> None:
+        self._away.rename(self.address)
+
+
+class Server:
+    def __init__(self) -> None:
+        server = postgresql()
+        self.address = server.url
+        self.lock, self.free = server.pause, server.resume
+        self.lose, self.find = server.kill, server.start
+
+
+Database = SQLiteFile | Server
+
+
+@cache
+def postgresql() -> PostgreSQL:
+    return PostgreSQL()
+
+
+def kept(kind: str) -> str:
+    """Where a round of this kind keeps its rules on this machine, and why, if that is another place."""
+    if kind == "PostgreSQL":
+        try:
+            postgresql()
+        except NotRunning as reason:
+            return f"SQLite in place of PostgreSQL ({str(reason).splitlines()[0]})"
+    return kind
+
+
+def database(kind: str, folder: Path) -> Database:
+    """A database without our tables: of this kind, or what ``kept`` says in its place."""
+    if kept(kind) == "PostgreSQL":
+        return Server()
+    with closing(sqlite3.connect(folder / "rules.sqlite3")):
+        return SQLiteFile(folder / "rules.sqlite3")
