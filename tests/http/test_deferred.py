@@ -30,12 +30,11 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_throttle.checks import project
-from django_throttle.core import Lease, Rule
+from django_throttle.core import Lease
 from django_throttle.decorators import throttle
 from django_throttle.http.deferred import StatusUrl, deferrals
 from django_throttle.identity import RequestCaller
 from django_throttle.later.site_queues import tasks_module
-from django_throttle.models import ThrottleRule
 from django_throttle.signals import throttled
 from django_throttle.stores import RedisStore
 from django_throttle.tasks import throttled_task
@@ -497,14 +496,6 @@ def test_a_task_that_takes_no_slot_is_an_error(enforce: Enforce) -> None:
     with pytest.raises(ImproperlyConfigured, match="put @throttled_task\\('exports', ident=…\\) around it"):
         Client().get("/wrong", {"name": "a"})
     give_back(*held)
-
-
-def test_the_rule_is_kept_in_the_database_too() -> None:
-    options = {"action": "defer", "max_queue": 3}
-    row = ThrottleRule(name="exports", algorithm="concurrency", limit=2, events=("task",), key="ip", options=options)
-    row.full_clean()
-    row.save()
-    assert ThrottleRule.objects.get().as_rule() == Rule.from_options("exports", SLOTS)
 
 
 def test_the_check_names_a_task_that_takes_no_slot(settings: Any) -> None:

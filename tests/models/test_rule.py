@@ -168,6 +168,7 @@ def test_a_name_is_there_once() -> None:
         Rule("plans", "5/s", algorithm="gcra", plans=["group:gold users = 9/s", "staff = 7/s burst 50"]),
         Rule("queue later", "5/s", algorithm="leaky_bucket", action="shadow", max_delay=2.5),
         Rule("open", limit=3, algorithm="concurrency", events=("connection", "inflight"), at_limit="evict_idle"),
+        Rule("exports", limit=2, algorithm="concurrency", action="defer", events=("task",), max_queue=3),
     ],
     ids=lambda rule: rule.name,
 )  # fmt: skip

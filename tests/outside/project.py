@@ -29,6 +29,7 @@ SERVERS = {
     "gunicorn gevent": f"{GUNICORN} gevent",
 }  # fmt: skip
 SOCKETS = ("uvicorn", "daphne")  # those that serve WebSockets
+DEADLINE = 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n'  # this machine is busy; nothing here is about deadlines
 REDIS = re.compile(r"redis://[\w.-]+:6379")  # the one thing that a test changes in what the docs show
 OTHER_IMPORT = re.compile(r"^from django\.tasks import .*?  # before 6\.0: (.*)$", re.MULTILINE)
 
@@ -42,6 +43,7 @@ class Project:
     def start(self) -> Project:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shell("django-admin startproject mysite", self.folder.parent)
+        (self.folder / ".curlrc").write_text("silent\nshow-error\n", encoding="utf-8")
         return self
 
     def copy(self, folder: Path, redis: str = "") -> Project:

@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from tests.console.test_backtest import LOG
 from tests.outside.environments import EXTRAS, ROOT
 from tests.outside.pages import BLOCKS, commands, page
-from tests.outside.project import Project, at_once
+from tests.outside.project import DEADLINE, Project, at_once
 from tests.servers import RedisServer, need_file, slack, wait_until
 
 COMMANDS = tuple(commands(BLOCKS))
@@ -35,8 +35,7 @@ def project(site_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with RedisServer() as redis:
         project = Project(site_python, tmp_path_factory.mktemp("commands") / "mysite", redis.url).start()
         project.write(*(block for block in page("quickstart.rst") if block.file))
-        project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0')
-        project.append("mysite/settings.py", MAILERS)
+        project.append("mysite/settings.py", DEADLINE + MAILERS)
         project.write(*(block for block in page("rollout.rst") if block.file == "try.json"))
         need_file(LOG)
         shutil.copy(LOG, project.folder / "access.log.gz")

@@ -13,15 +13,13 @@ from websockets.sync.client import connect
 
 from testproject.services import free_port
 from tests.outside.pages import Block, assert_shown, commands, page
-from tests.outside.project import Project, is_served
+from tests.outside.project import DEADLINE, Project, is_served
 from tests.outside.test_commands import MAILERS
 from tests.servers import RedisServer, need_binary, slack, wait_until
 
 NOT_TYPED = ("pip ", "django-admin ", "cd ")
 SERVE = "python manage.py runserver"
 RELIEF = ("python manage.py throttle_override add", "python manage.py throttle_reset")
-CURLRC = "silent\nshow-error\n"
-DEADLINE = 'DJANGO_THROTTLE["DEADLINE"] = 5.0'  # this machine is busy; nothing here is about deadlines
 CONSUMER = """
 import os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")
@@ -86,7 +84,6 @@ def reader(site_python: Path, tmp_path: Path, redis: RedisServer) -> Reader:
     with redis.client() as client:
         client.flushall()
     project = Project(site_python, tmp_path / "mysite", redis.url).start()
-    (project.folder / ".curlrc").write_text(CURLRC, encoding="utf-8")
     project.append("mysite/settings.py", MAILERS)
     return Reader(project)
 
@@ -168,7 +165,6 @@ def test_sixty_seconds(site_python: Path, tmp_path: Path, has_redis: bool) -> No
 def play_readme(project: Project, has_redis: bool) -> None:
     project.append("mysite/settings.py", README_SETTINGS + DEADLINE)
     project.append("mysite/urls.py", README_URLS, anew=True)
-    (project.folder / ".curlrc").write_text(CURLRC, encoding="utf-8")
     project.shell(MIGRATE.line)
     port = free_port()
     with project.process(f"{RUNSERVER.line} --noreload {port}", "runserver"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.outside.pages import Command, assert_shown, commands, page
-from tests.outside.project import SERVERS, SOCKETS, Project
+from tests.outside.project import DEADLINE, SERVERS, SOCKETS, Project
 from tests.servers import RedisServer, need_binary, slack, wait_until
 
 PAGE = page("quickstart.rst")
@@ -78,9 +78,7 @@ def rows(quickstart: Project) -> Iterator[dict[str, Future[None]]]:
 def play(quickstart: Project, server: str) -> None:
     with RedisServer() as redis:
         project = quickstart.copy(quickstart.folder.parent / server.replace(" ", "-"), redis.url)
-        (project.folder / ".curlrc").write_text("silent\nshow-error\n", encoding="utf-8")
-        # This machine is busy with other servers; nothing here is about deadlines.
-        project.append("mysite/settings.py", 'DJANGO_THROTTLE["DEADLINE"] = 5.0\n')
+        project.append("mysite/settings.py", DEADLINE)
         with project.served([server]) as ports:
             client = project.folder / "try_chat.py"
             client.write_text(client.read_text(encoding="utf-8").replace("8000", str(ports[server])), encoding="utf-8")

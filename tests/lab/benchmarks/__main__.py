@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from redis import Redis
 
 from tests.lab.benchmarks import decisions, growth, scaling, sockets
-from tests.lab.benchmarks.table import Row, as_json, circumstances, show, write
+from tests.lab.benchmarks.player import Row, as_json, circumstances, show, write
 from tests.servers import RedisServer
 
 # A wake-up across cores costs more than a decision, so the scheduler has no say.

@@ -11,8 +11,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.lab.benchmarks.ours import ALGORITHMS, KEPT
-from tests.lab.benchmarks.player import Play, Result, Subject, company, compare, redis_commands
-from tests.lab.benchmarks.table import Row
+from tests.lab.benchmarks.player import Play, Result, Row, Subject, company, compare, redis_commands
 
 PING = Subject("PING of redis-py", "ours", "ping")
 RULES = {1: "1 rule", 5: "5 mixed rules", 10: "10 mixed rules"}

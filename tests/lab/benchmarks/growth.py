@@ -13,8 +13,7 @@ from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore
 from tests.lab.benchmarks.decisions import VIEW_CALLS
 from tests.lab.benchmarks.ours import KEPT, rules_for_hours
-from tests.lab.benchmarks.player import IN_FLIGHT, SPAWN, Play, Subject, company, compare, in_flight, one_by_one
-from tests.lab.benchmarks.table import Row
+from tests.lab.benchmarks.player import IN_FLIGHT, SPAWN, Play, Row, Subject, company, compare, in_flight, one_by_one
 from tests.servers import free_port
 
 FEW, MANY = 1_000, 1_000_000

@@ -14,9 +14,8 @@ from redis import Redis
 
 from tests.fleet import RedisCluster
 from tests.lab.benchmarks.ours import MIXED
-from tests.lab.benchmarks.player import SPAWN, Play, Subject, company, in_flight, redis_commands, redis_seconds
+from tests.lab.benchmarks.player import SPAWN, Play, Row, Subject, company, in_flight, redis_commands, redis_seconds
 from tests.lab.benchmarks.sockets import EXTENSIONS, commands_a_second, holder
-from tests.lab.benchmarks.table import Row
 from tests.servers import RedisServer, wait_until
 
 SOCKETS, PROCESSES = 100_000, 8

@@ -22,8 +22,7 @@ from django_throttle.core import Rule
 from django_throttle.limiter import Limiter
 from django_throttle.stores import RedisStore, get_store
 from tests.lab.benchmarks.decisions import PING
-from tests.lab.benchmarks.player import IN_FLIGHT, Play, Started, Subject, compare, in_flight, redis_commands
-from tests.lab.benchmarks.table import Row
+from tests.lab.benchmarks.player import IN_FLIGHT, Play, Row, Started, Subject, compare, in_flight, redis_commands
 from tests.servers import quickest
 
 FEW, MANY = 100, 10_000
