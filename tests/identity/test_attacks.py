@@ -105,9 +105,7 @@ class TestAddresses:
         assert sum(found) == LIMIT
         assert keys(redis_server) == 1
 
-    @pytest.mark.row("A06")
-    @pytest.mark.row("A07")
-    @pytest.mark.row("A08")
+    @pytest.mark.row("A06", "A07", "A08")
     @REDIS
     def test_one_address_is_one_key_and_another_address_another(self, enforce: Enforce, redis_server: Any) -> None:
         enforce(api=RULE)
