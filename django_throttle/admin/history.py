@@ -57,7 +57,7 @@ class RevertibleChangeList(ChangeList):
 class ThrottleChangeAdmin(ListAdmin):
     """Edits, for staff who may view rules or overrides. Lines are not edited, but edits can be reverted."""
 
-    list_display = ("at", "edit", "words_and_reason", "by", "undo")
+    list_display = ("at", "edit", "undo", "words_and_reason", "by")
     list_filter = ("kind", "at")
     search_fields = ("name", "who", "words", "reason")
     search_help_text = gettext_lazy("A rule, whom an override is for, who edited it, or words of what changed and why.")

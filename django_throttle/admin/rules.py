@@ -13,7 +13,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import NON_FIELD_ERRORS, PermissionDenied
-from django.db.models import Model, QuerySet
+from django.db.models import Model, QuerySet, Value
 from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
@@ -24,6 +24,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from django_throttle import rulebook
 from django_throttle.admin import explain
 from django_throttle.admin.option_fields import form_options, key_choices, option_field, shown_value
 from django_throttle.admin.page import event_labels
@@ -320,9 +321,18 @@ class ThrottleRuleAdmin(ListAdmin):
             *(row.name, self.badge(row), _css_class(row), translated(row.meaning), replaces),
         )
 
-    def badge(self, row: ThrottleRule) -> str:
-        """Return the mark after the name in the list."""
-        return ""
+    def badge(self, row: ThrottleRule) -> str | SafeString:
+        """Return the mark after the name in the list: the number of overrides in force that name the rule."""
+        count = sum(row.name in override.rules for override in rulebook.current().overrides.all)
+        if not (count and getattr(row, "shows_overrides", False)):
+            return ""
+        url = reverse(f"{self.admin_site.name}:django_throttle_throttleoverride_changelist")
+        link = ' <a class="rule-badge" href="{}?{}">{}: {}</a>'
+        return format_html(link, url, urlencode({"q": row.name}), gettext("overrides"), count)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ThrottleRule]:
+        rows: QuerySet[ThrottleRule] = super().get_queryset(request)
+        return rows.annotate(shows_overrides=Value(request.user.has_perm("django_throttle.view_throttleoverride")))
 
     @admin.display(description=gettext_lazy("action"), ordering="options__action")
     def action(self, row: ThrottleRule) -> str:
@@ -426,19 +436,14 @@ class ThrottleRuleAdmin(ListAdmin):
         is_about_requests = rule.enabled and not {"request", "inflight"}.isdisjoint(rule.events)
         return is_about_requests and covers(rule.scopes, page)
 
-    def _from_settings(self) -> list[dict[str, object]]:
-        """Return the rules of the settings that no row replaces."""
+    def _from_settings(self) -> list[tuple[str, str, bool]]:
+        """Return name, description and validity of the rules of the settings that no row replaces."""
         replaced = set(ThrottleRule.objects.values_list("name", flat=True))
-        setting_rules = sources.from_settings()
-        rows = [
-            {"name": rule.name, "words": translated(describe(rule)), "right": True}
-            for rule in setting_rules.rules.values()
-        ]
-        rows += [
-            {"name": name, "words": gettext("Not in force: {why}").format(why=translated(why)), "right": False}
-            for name, why in setting_rules.faults.items()
-        ]
-        return [row for row in rows if row["name"] not in replaced]
+        rules = sources.from_settings()
+        rows = [(name, translated(describe(rule)), True) for name, rule in rules.rules.items()]
+        not_in_force = gettext("Not in force: {why}")
+        rows += [(name, not_in_force.format(why=translated(why)), False) for name, why in rules.faults.items()]
+        return [row for row in rows if row[0] not in replaced]
 
 
 def _legible(options: object) -> Iterator[tuple[str, object]]:

@@ -204,6 +204,9 @@ class TestList:
         operator.post(LIST, {**self.row(), "form-0-enabled": ""})
         assert rulebook.current().by_name("api").enabled is False  # type: ignore[union-attr]
         ThrottleRule.objects.create(name="other", rate="5/s")
+        ThrottleOverride.objects.create(kind="ip", value="192.0.2.7", effect="block", rules="api", reason="abuse")
+        overrides = f'<a class="rule-badge" href="{url("throttleoverride_changelist")}?q=api">overrides: 1</a>'
+        assert operator.get(LIST).content.decode().count(overrides) == 1
         lines = operator.get(url("throttlerule_history", ThrottleRule.objects.get(name="api").pk), follow=True)
         assert {line.name for line in lines.context["cl"].result_list} == {"api"}
 
@@ -244,7 +247,10 @@ class TestList:
         row = ThrottleRule.objects.create(name="api", rate="50/s", options=options)
         page = text(client.get(url("throttlerule_change", row.pk)))
         assert "Rate: 50/s" in page and "Also count refused calls: yes" in page and "Warn at: 80 %" in page
-        assert "Edit" not in page and "Only record" in text(client.get(LIST))
+        ThrottleOverride.objects.create(kind="ip", value="192.0.2.7", effect="block", rules="api", reason="abuse")
+        rulebook.refresh()
+        listed = text(client.get(LIST))
+        assert "Edit" not in page and "Only record" in listed and "overrides" not in listed
 
     def test_filters_and_search(self, operator: Client) -> None:
         api = {"events": ["request", "message"], "key": "user", "scopes": "search,orders"}

@@ -81,8 +81,9 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         return format_html('<a href="{}">{}</a>', url, written(refused))
 
     def badge(self, row: ThrottleRule) -> str | SafeString:
-        has_candidate = getattr(row, "has_candidate", False)
-        return format_html(' <span class="rule-badge">{}</span>', gettext("candidate")) if has_candidate else ""
+        mark = gettext("candidate") if getattr(row, "has_candidate", False) else ""
+        badge = format_html(' <span class="rule-badge">{}</span>', mark) if mark else ""
+        return format_html("{}{}", super().badge(row), badge)
 
     def get_urls(self) -> list[URLPattern]:
         views: dict[str, tuple[str, Callable[..., HttpResponse]]] = {
