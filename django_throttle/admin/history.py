@@ -110,7 +110,8 @@ class ThrottleChangeAdmin(ListAdmin):
             raise PermissionDenied
         try:
             with history.editing(request.user.get_username(), "admin"):
-                words = history.revert(change, confirmed="confirmed" in request.POST)
+                may_add = _may(request, change.kind, "add")
+                words = history.revert(change, confirmed="confirmed" in request.POST, may_add=may_add)
         except ValidationError as error:
             why = joined(error.messages)
             self.message_user(request, gettext("Not reverted. {why}").format(why=why), messages.ERROR)

@@ -420,7 +420,12 @@ def candidate() -> ThrottleCandidate:
 def test_to_add_a_rule_takes_the_permission_to_add(client: Client, candidate: ThrottleCandidate) -> None:
     operator = user("view_throttlerule", "change_throttlerule")
     client.force_login(operator)
-    ThrottleRule.objects.all().delete()
+    row = ThrottleRule.objects.get()
+    row.rate = "9/min"
+    row.save()
+    edit = ThrottleChange.objects.latest("pk")
+    row.delete()
+    assert client.post(url("revert", edit.pk), {"confirmed": "1"}).status_code == 403
     page = url("throttlecandidate_change", candidate.pk)
     shown = client.get(page).content.decode()
     assert "Discard" in shown and "Promote" not in shown
@@ -432,6 +437,8 @@ def test_to_add_a_rule_takes_the_permission_to_add(client: Client, candidate: Th
     assert "Promote" in client.get(page).content.decode()
     client.post(url("promote", candidate.pk))
     assert ThrottleRule.objects.get().rate == "3/min"
+    ThrottleRule.objects.all().delete()
+    assert "is there again" in revert(client, edit, confirmed="1")
 
 
 def test_the_second_who_promotes_is_told(operator: Client, candidate: ThrottleCandidate, monkeypatch: Any) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django.apps import apps
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections, models, router, transaction
 from django.db.models.signals import post_save, pre_delete, pre_save
 
@@ -114,11 +114,11 @@ def is_revertible(change: ThrottleChange) -> bool:
     return change.kind in MODELS and change.row is not None and change.before != change.after
 
 
-def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
+def revert(change: ThrottleChange, *, confirmed: bool = False, may_add: bool = True) -> str:
     """Restore the row from before this line of the history. Return the differences, in words.
 
     Raise ValidationError if the row has changed since and the revert is not ``confirmed``, if the row equals its former
-    state, or if the former state is not valid now.
+    state, or if the former state is not valid now. Raise PermissionDenied if a row is to be added, unless ``may_add``.
     """
     if not is_revertible(change):
         raise ValidationError(gettext("This line is no edit of a row, so there is nothing to revert."))
@@ -132,6 +132,8 @@ def revert(change: ThrottleChange, *, confirmed: bool = False) -> str:
         if now != change.after and not confirmed:
             raise ValidationError(_changed_since(model, change.after, now), code=CHANGED)
         if change.before is not None:
+            if row is None and not may_add:
+                raise PermissionDenied
             restored = row or model(pk=change.row)
             restored.restore(change.before)
             restored.clean_row()
