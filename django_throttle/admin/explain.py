@@ -166,7 +166,11 @@ def _relief(caller: CallerExplanation, explanation: Explanation) -> str:
         return ""
     refusing = explanation.refusing or caller.refused_by
     scope = explanation.call.scope or next((refusal.scope for refusal in caller.recent), "")
-    at = gettext("429 on {scope}, rule {rules}, ref {tag}") if scope else gettext("429 by rule {rules}, ref {tag}")
-    reason = at.format(scope=scope, rules=", ".join(refusing) or "*", tag=caller.tag)
+    at = (
+        gettext("429 on {scope}, rule {rules}, ref {reference}")
+        if scope
+        else gettext("429 by rule {rules}, ref {reference}")
+    )
+    reason = at.format(scope=scope, rules=", ".join(refusing) or "*", reference=caller.reference)
     rules = ",".join(refusing) or "*"
     return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})

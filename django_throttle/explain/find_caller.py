@@ -39,7 +39,7 @@ HOST: Final = "host"  # kind of ident of the transports for httpx
 MAX_SEARCHED_USERS: Final = 50_000  # newest users that are searched for an ident hash
 MAX_TYPED_CHARACTERS: Final = 1000
 EXAMPLES: Final = gettext_noop(
-    "Write one like user:42, ip:203.0.113.9 or everyone, a user's name, or the 8 characters of a log line."
+    "Write one like user:42, ip:203.0.113.9 or everyone, a user's name, or a reference of 8 characters."
 )
 
 
@@ -47,10 +47,16 @@ class UnknownHash(ValidationError):
     """No searched ident has this hash."""
 
 
+def unknown_reference(reference: str) -> str:
+    """Return the sentence that no searched ident has this reference."""
+    pattern = gettext_noop("No user, row, open socket or override that is known has the reference {reference}.")
+    return translatable(pattern, reference=reference)
+
+
 def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
     """Return the typed caller. Raise ValidationError, with examples, if there is none.
 
-    The 8 characters of a log line are searched among open sockets, users and subjects of overrides. Raise UnknownHash
+    A reference of 8 characters is searched among open sockets, users and subjects of overrides. Raise UnknownHash
     if none of them has this hash, and StoreError if the store fails.
     """
     text = typed.strip()
@@ -66,8 +72,7 @@ def find_caller(typed: str, snapshot: Snapshot, store: AnyStore) -> KnownCaller:
         if code_caller.is_explicit and counts_any(store, snapshot, code_caller.name):
             return code_caller
         if HASH_PREFIX.fullmatch(text.lower()):
-            unknown = translatable("Neither an open socket nor a user has the tag {tag}.", tag=text)
-            raise UnknownHash(translated(_with_examples(unknown))) from error
+            raise UnknownHash(translated(_with_examples(unknown_reference(text)))) from error
         raise ValidationError([*error.messages, gettext(EXAMPLES)]) from error
     caller = known_caller(ident, text)
     if caller.is_explicit:  # an ident from code, as by ident= of @throttle

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_throttle.connections.overview import poll_overview
 from django_throttle.core.texts import gettext_noop, listed, sentences, translatable, translatable_plural
 from django_throttle.explain import refusals
-from django_throttle.explain.find_caller import UnknownHash, find_caller, known_caller
+from django_throttle.explain.find_caller import UnknownHash, find_caller, known_caller, unknown_reference
 from django_throttle.explain.predict import Explanation, explain
 from django_throttle.explain.refusals import MAX_RECENT_REFUSALS, Refusal
 from django_throttle.models import ThrottleOverride
@@ -43,8 +43,8 @@ class RefusalGroup(NamedTuple):
 class CallerExplanation:
     """Predicted decision, recent refusals and open sockets of a caller."""
 
-    #: The beginning of the caller's ident hash, as in logs.
-    tag: str
+    #: The reference of the caller: the beginning of the ident hash, as in logs and refusals.
+    reference: str
     #: None if only recorded refusals have this hash, so that the ident is unknown.
     explanation: Explanation | None
     recent: Sequence[Refusal] = ()
@@ -60,7 +60,7 @@ class CallerExplanation:
         """The answer in a line: the recorded refusals, then the prediction for a call now."""
         if self.explanation is not None:
             return sentences([self._refused_in_words(), self.explanation.sentence])
-        unknown = translatable("Reference {tag} matches no known user, socket or override.", tag=self.tag)
+        unknown = unknown_reference(self.reference)
         return sentences([self._refused_in_words(), unknown])
 
     @property
@@ -102,7 +102,7 @@ class CallerExplanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the output of ``throttle_explain --json``. ``would`` is None without an explanation."""
-        unknown: dict[str, Any] = {"ident": self.tag, "would": None, "rules": []}
+        unknown: dict[str, Any] = {"ident": self.reference, "would": None, "rules": []}
         explanation = unknown if self.explanation is None else self.explanation.as_json()
         reasons = {row.pk: row.reason for row in self.rows}
         of_rules = [rule["override"] for rule in explanation["rules"] if rule["override"]]
@@ -110,7 +110,7 @@ class CallerExplanation:
             override["reason"] = reasons.get(override["number"], "")
         recent = [refusal.as_json() for refusal in self.recent[:MAX_LISTED_REFUSALS]]
         connections = {"open": self.open, "all_processes": self.is_whole}
-        return {**explanation, "tag": self.tag, "recent": recent, "connections": connections}
+        return {**explanation, "reference": self.reference, "recent": recent, "connections": connections}
 
 
 def explain_caller(
@@ -123,11 +123,11 @@ def explain_caller(
     try:
         caller = find_caller(typed, snapshot, store)
     except UnknownHash:
-        tag = typed.strip().lower()
-        recent = refusals.recent(store, tag)
-        idents = {ident for refusal in recent for ident in refusal.tags.values() if ident_for_logs(ident) == tag}
+        reference = typed.strip().lower()
+        recent = refusals.recent(store, reference)
+        idents = {ident for refusal in recent for ident in refusal.tags.values() if ident_for_logs(ident) == reference}
         if not idents and recent:
-            return CallerExplanation(tag, None, refusals.recent(store, tag, call.scope))
+            return CallerExplanation(reference, None, refusals.recent(store, reference, call.scope))
         if not idents:
             raise
         caller = known_caller(idents.pop())
@@ -136,7 +136,7 @@ def explain_caller(
     rows = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=numbers) if numbers else ()
     overview = list(poll_overview(store, f'"{caller.name}"', wait))[-1]
     return CallerExplanation(
-        tag=ident_for_logs(caller.name),
+        reference=ident_for_logs(caller.name),
         explanation=explanation,
         recent=refusals.recent(store, caller.name, call.scope),
         rows=sorted(rows, key=lambda row: numbers.index(row.pk)),

@@ -76,7 +76,7 @@ def test_in_words_and_in_the_json_that_is_promised(enforce: Enforce, django_user
     assert (before["would"], before["recent"]) == ("allowed", [])
     refuse(ident)
     found = json.loads(explain("anna --scope search --method post --json"))
-    assert (found["ident"], found["tag"], found["would"]) == (ident, ident_for_logs(ident), "refused")
+    assert (found["ident"], found["reference"], found["would"]) == (ident, ident_for_logs(ident), "refused")
     (rule,) = found["rules"]
     assert (rule["name"], rule["limit"], rule["used"], rule["remaining"], rule["override"]) == ("api", 2, 2, 0, None)
     assert 0 < rule["reset_after"] <= 120
@@ -136,7 +136,10 @@ def test_overrides_and_open_sockets_are_told_and_refusals_of_a_tag_that_nobody_h
     assert " for Address 192.0.2.1: exempt from every rule, without an end: ours\n  open sockets: 1" in output, output
     refuse("ip:192.0.2.9")
     tag = ident_for_logs("ip:192.0.2.9")
-    assert f"by rule two. Reference {tag} matches no known user, socket or override.\n  refused: 1" in explain(tag)
+    assert (
+        f"by rule two. No user, row, open socket or override that is known has the reference {tag}.\n  refused: 1"
+        in explain(tag)
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_overrides_and_open_sockets_are_told_and_refusals_of_a_tag_that_nobody_h
         ("nobody", "No user has the id, name or e-mail address 'nobody'"),
         ("usr:42", "'usr' is no kind of identity; did you mean 'user'? Write one like user:42"),
         ("tenant:", "'tenant' is only the kind of an identity."),
-        ("00000000", "has the tag 00000000"),
+        ("00000000", "has the reference 00000000"),
         ("everyone --method PSOT", "there is no method 'PSOT'; did you mean 'POST'?"),
         ("everyone --event dance", "the event is one of request,"),
     ],

@@ -32,7 +32,7 @@ class Command(ShellCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or the 8 characters of a log line")
+        parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or a reference of 8 characters")
         parser.add_argument("--scope", default="", help="throttle_scope of a view, or its route's name (default any)")
         parser.add_argument("--method", default="", help="of an HTTP request, such as POST (default any)")
         parser.add_argument("--event", default="", help="what happens, such as request or message (default any)")

@@ -4,7 +4,7 @@
 //   const socket = new ThrottledSocket("/ws/chat/");
 //   socket.addEventListener("message", (event) => show(event.data));
 //   socket.addEventListener("throttled", (event) => say(event.detail.message));
-//   socket.send("hello"); // at once, or as soon as the server allows
+//   socket.send(JSON.stringify({ text: "hello" })); // at once, or as soon as the server allows
 //
 // Events, each with a `detail`:
 //   open {attempt}              message (as a WebSocket's own: `data`)   close {code, reason, final}
