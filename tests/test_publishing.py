@@ -216,9 +216,9 @@ async def test_what_the_documentation_shows(enforce: Enforce) -> None:
     rules = run_shown(block("publishing", "django_throttle.channels.group"))["DJANGO_THROTTLE"]["RULES"]
     enforce(**{**rules, "rooms": {**rules["rooms"], "rate": "1/min"}})
     async with Line(consumer.as_asgi()) as line:
-        line.send('{"text": "hello"}', '{"text": "hello"}')
-        await line.until(lambda: any("refused" in frame for frame in line.frames))
-        assert line.frames[-1]["refused"] == "rooms"
+        line.send(*['{"text": "hello", "type": "websocket.disconnect"}'] * 2)
+        await line.until(lambda: any("code" in frame for frame in line.frames))
+        assert (line.frames[-1]["code"], line.frames[-1]["rule"]) == ("rate_limited", "rooms")
 
 
 FIVE = {"rate": "5/h", "events": ["publish"], "key": "user", "algorithm": "gcra"}
