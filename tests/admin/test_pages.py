@@ -377,6 +377,15 @@ def sides(answer: Any) -> dict[str, tuple[int, int]]:
     return {side["name"]: (side["replayed"].refused, len(side["replayed"].idents)) for side in answer.context["sides"]}
 
 
+def test_those_who_are_refused_most_are_named_if_idents_are_recorded(operator: Client, enforce: Enforce) -> None:
+    anna = User.objects.create_user("anna")
+    enforce(api=LOG, RECORD_IDENTS=True)
+    for _ in range(9):
+        limiter.decide(Call("search", ("request",), KnownCaller(f"user:{anna.pk}"), method="GET"))
+    (row,) = tried(operator, live(), rate="2/hour").context["affected"]
+    assert (row["ident"], row["row_text"]) == (f"user:{anna.pk}", f"User {anna.pk}, anna")
+
+
 def test_both_rules_are_tried_and_a_mistake_in_the_form_is_told(operator: Client, refused: Any) -> None:
     row = live()
     answer = tried(operator, row, rate="2/hour")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 from django.urls import reverse
 from django.utils import translation
@@ -193,6 +194,7 @@ def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch
     open_sockets.clear()
     overview.clear_overviews()
     monkeypatch.setattr(throttle_inspect, "ANSWER_SECONDS", 0.3)
+    get_user_model().objects.create_user("anna", pk=1)
     stores = (store, redis_store(redis_url))
     for each in stores:
         Reconciler(each).beat()
@@ -206,8 +208,8 @@ def test_who_has_how_many_sockets(store: RedisStore, redis_url: str, monkeypatch
     lines = run("throttle_inspect").splitlines()
     assert lines[0] == "6 sockets open in 2 processes"  # both are this process
     assert lines[1].endswith(": 3 sockets open; 0 leases, of these and of requests in flight")
-    assert lines[3:] == ["      4  user:1  (in 2 processes)", "      2  user:2  (in 2 processes)"]
-    assert run("throttle_inspect --most 1").splitlines()[3:] == ["      4  user:1  (in 2 processes)"]
+    assert lines[3:] == ["      4  user:1  User 1, anna  (in 2 processes)", "      2  user:2  (in 2 processes)"]
+    assert run("throttle_inspect --most 1").splitlines()[3:] == ["      4  user:1  User 1, anna  (in 2 processes)"]
     open_sockets.clear()
 
 

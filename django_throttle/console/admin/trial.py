@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin import ModelAdmin
 from django.http import HttpRequest, HttpResponse
@@ -27,7 +27,11 @@ from django_throttle.core import Rule
 from django_throttle.core.key import EVERYONE
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleRule
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.translated import translated, written
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import AbstractUser, AnonymousUser
 
 MOST_AFFECTED: Final = 10
 BARS: Final = {"hour": 60, "day": 48}
@@ -42,10 +46,12 @@ def trial_part(
     ``read_form`` returns the rules ``live`` and ``edited`` of the form, each of which may be None, and its ``errors``.
     """
     span = "day" if request.POST.get("span") == "day" else "hour"
-    return shown_page(rules, request, "throttle_console/trial", "", lambda: _trial_context(span, read_form()))
+    return shown_page(
+        rules, request, "throttle_console/trial", "", lambda: _trial_context(span, read_form(), request.user)
+    )
 
 
-def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
+def _trial_context(span: str, form: Mapping[str, Any], user: AbstractUser | AnonymousUser) -> dict[str, object]:
     """Return the context of the template, with what both rules refuse."""
     if form["errors"]:
         return {"errors": form["errors"]}
@@ -75,7 +81,7 @@ def _trial_context(span: str, form: Mapping[str, Any]) -> dict[str, object]:
         "share": recorded.share,
         "remarks": dict.fromkeys(text for side, rule in both.items() for text in _remarks(side, rule, recorded)),
         "sides": [_side(side, result, recorded) for side, result in results.items()],
-        "affected": _affected(results),
+        "affected": _affected(results, user),
         "pictures": _pictures(results, span, end.timestamp()),
         "begins": end - timedelta(hours=SPANS[span]),
         "ends": end,
@@ -114,12 +120,16 @@ def _about(estimate: tuple[int, int, int]) -> str:
     return gettext("{likely} ({low} to {high})").format(likely=written(likely), low=written(low), high=written(high))
 
 
-def _affected(results: Mapping[str, Replayed]) -> list[dict[str, object]]:
+def _affected(results: Mapping[str, Replayed], user: AbstractUser | AnonymousUser) -> list[dict[str, object]]:
     """Return the idents for which the edit changes most, then those that are refused most."""
     idents = {ident for replayed in results.values() for ident in replayed.idents}
     rows = [(ident, [replayed.idents[ident] for replayed in results.values()]) for ident in idents]
     rows.sort(key=lambda row: (min(row[1]) - max(row[1]), -sum(row[1]), row[0]))
-    return [{"ident": row[0], "is_one": row[0] != EVERYONE, "numbers": row[1]} for row in rows[:MOST_AFFECTED]]
+    texts = row_texts([ident for ident, _ in rows[:MOST_AFFECTED]], user)
+    return [
+        {"ident": ident, "row_text": texts.get(ident, ""), "is_one": ident != EVERYONE, "numbers": numbers}
+        for ident, numbers in rows[:MOST_AFFECTED]
+    ]
 
 
 def _pictures(results: Mapping[str, Replayed], span: str, end: float) -> list[dict[str, object]]:

@@ -9,6 +9,7 @@ from django.core.management.base import CommandParser
 from django_throttle.connections.overview import Ident, SocketOverview, poll_overview
 from django_throttle.core.texts import gettext_noop, translatable
 from django_throttle.management import ShellCommand, remote_store
+from django_throttle.models.ident_rows import row_texts
 from django_throttle.translated import gettext, ngettext
 
 ANSWER_SECONDS: Final = 2.0  # time for processes with sockets to answer
@@ -49,13 +50,15 @@ def _lines(overview: SocketOverview, max_idents: int) -> list[str]:
             answer = gettext("has not answered (it has no sockets, or is too busy)")
         pattern = gettext_noop("{host} {pid}: {answer}; {leases:,} leases, of these and of requests in flight")
         lines.append("  " + gettext(pattern, host=process.host, pid=process.pid, answer=answer, leases=process.leases))
-    return lines + [_line(ident) for ident in overview.idents[: max(0, max_idents)]]
+    idents = overview.idents[: max(0, max_idents)]
+    texts = row_texts(ident.shown for ident in idents)
+    return lines + [_line(ident, texts.get(ident.shown, "")) for ident in idents]
 
 
 def _sockets(number: int) -> str:
     return ngettext("{count:,} socket open", "{count:,} sockets open", number)
 
 
-def _line(ident: Ident) -> str:
-    processes = "  " + gettext("(in {count} processes)", count=ident.processes) if ident.processes > 1 else ""
-    return f"{ident.open:>7,}  {ident.shown}{processes}"
+def _line(ident: Ident, row_text: str) -> str:
+    processes = gettext("(in {count} processes)", count=ident.processes) if ident.processes > 1 else ""
+    return "  ".join(filter(None, [f"{ident.open:>7,}", ident.shown, row_text, processes]))
