@@ -23,7 +23,7 @@ SAID = {
     "en": "each user: 100 requests per minute, group premium 1,000",
     "de": "jeder Benutzer: 100 Anfragen je Minute, Gruppe premium 1.000",
     "es": "cada usuario: 100 solicitudes cada minuto, grupo premium 1\xa0000",
-    "fr": "chaque utilisateur : 100 requêtes par minute, groupe premium 1\xa0000",
+    "fr": "chaque utilisateur\xa0: 100 requêtes par minute, groupe premium 1\xa0000",
     "ja": "ユーザーごと: 1 分あたり 100 リクエスト、グループ premium: 1,000",
 }
 
