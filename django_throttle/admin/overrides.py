@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
@@ -35,6 +35,7 @@ from django_throttle.models.ident_rows import row_texts
 from django_throttle.models.override import MAX_YEAR, OverrideQuerySet, misspelt, override_warnings
 from django_throttle.models.subjects import networks_around, subject_of, values_of_users
 from django_throttle.rulebook import sources
+from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.rulebook.snapshot import Overrides
 from django_throttle.translated import local, translated
 
@@ -96,7 +97,8 @@ class OverrideForm(RowForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        lasting, now = cleaned.get("lasting", UNTIL_BELOW), _now()
+        rulebook.learn_time()  # this process may have decided nothing yet
+        lasting, now = cleaned.get("lasting", UNTIL_BELOW), shared_now()
         if "until" in self.changed_data and cleaned.get("until"):
             if cleaned["until"] <= now:
                 self.add_error("until", gettext("This moment has passed."))
@@ -107,12 +109,6 @@ class OverrideForm(RowForm):
         elif not cleaned.get("until") and "until" not in self.errors:
             self.add_error("lasting", gettext("Choose how long it lasts, or give an end below."))
         return cleaned
-
-
-def _now() -> datetime:
-    """Return the store's time, by which ends are made: this process may have decided nothing yet."""
-    rulebook.learn_time()
-    return shared_now()
 
 
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
@@ -225,26 +221,38 @@ class ThrottleOverrideAdmin(ListAdmin):
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """End overrides that are in force. They stay in the list of expired ones."""
-        now = _now()
-        ends = {row: now for row in queryset if row.lasts(now)}
-        message = ngettext("{count} override ended.", "{count} overrides ended.", len(ends))
-        self._set_ends(request, ends, "Ended by hand.", message)
+        number = self._set_ends(request, queryset, lambda row, now: now if row.lasts(now) else None, "Ended by hand.")
+        self._report(request, number, ngettext("{count} override ended.", "{count} overrides ended.", number))
 
     @admin.action(description=gettext_lazy("Extend by 2 hours"), permissions=["change"])
     def extend(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
         """Extend overrides from their end, or from now if it has passed. Leave those without an end."""
-        now = _now()
-        ends = {row: max(row.until, now) + EXTENSION for row in queryset if row.until is not None}
-        message = ngettext("{count} override extended.", "{count} overrides extended.", len(ends))
-        self._set_ends(request, ends, "Extended by 2 hours.", message)
+        number = self._set_ends(
+            request, queryset, lambda row, now: row.until and max(row.until, now) + EXTENSION, "Extended by 2 hours."
+        )
+        self._report(request, number, ngettext("{count} override extended.", "{count} overrides extended.", number))
 
-    def _set_ends(self, request: HttpRequest, ends: dict[ThrottleOverride, datetime], log: str, message: str) -> None:
+    def _set_ends(
+        self,
+        request: HttpRequest,
+        chosen: QuerySet[ThrottleOverride],
+        end_of: Callable[[ThrottleOverride, datetime], datetime | None],
+        log: str,
+    ) -> int:
+        """Set new ends and return their number. The rows are locked, because two people may do so at once."""
+        rulebook.learn_time()
+        numbers = list(chosen.values_list("pk", flat=True))
         with transaction.atomic(using=sources.alias()):
+            rows = lock_rows(ThrottleOverride.objects.filter(pk__in=numbers))
+            ends = {row: until for row in rows if (until := end_of(row, shared_now()))}
             for row, until in ends.items():
                 row.until = until
                 row.save(update_fields=["until"])
                 self.log_change(request, row, log)
-        self.message_user(request, message.format(count=len(ends)), messages.SUCCESS if ends else messages.INFO)
+        return len(ends)
+
+    def _report(self, request: HttpRequest, number: int, message: str) -> None:
+        self.message_user(request, message.format(count=number), messages.SUCCESS if number else messages.INFO)
 
     def get_changelist(self, request: HttpRequest, **options: object) -> type[ChangeList]:
         return RowTextsChangeList

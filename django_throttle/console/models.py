@@ -90,11 +90,6 @@ class ThrottleCandidate(CheckedRow):
         created_at: datetime = self.created_at
         return max(timezone.now() - HOUR, created_at)
 
-    @property
-    def counts_as(self) -> str:
-        """Name of the candidate's rule in records."""
-        return candidate_name(self.name)
-
     def clean(self) -> None:
         if not 0 <= (self.share or 0) <= 1:
             raise ValidationError({"share": gettext("A share is from 0 to 1: 0.1 is 10 %.")})

@@ -26,6 +26,7 @@ from django_throttle.core.overrides import Candidate
 from django_throttle.core.texts import gettext_noop, text_of, translatable
 from django_throttle.exceptions import InvalidOverride, InvalidRate, InvalidRule
 from django_throttle.local.shared_clock import shared_now
+from django_throttle.runtime import LogThrottle
 
 if TYPE_CHECKING:
     from django_throttle.models.change import ThrottleChange
@@ -91,6 +92,7 @@ class RuleSource:
 
 
 _sources: Final[list[RuleSource]] = []
+_promotion_log: Final = LogThrottle()
 
 
 def add_source(source: RuleSource) -> None:
@@ -416,9 +418,13 @@ def _past_rule(change: ThrottleChange, state: Mapping[str, object] | None) -> Ru
 
 
 def promote_due() -> None:
-    """Replace rules by candidates that are due. Several processes may call this at once."""
+    """Replace rules by candidates that are due. Several processes may call this at once. Errors are only logged."""
     for source in _sources:
-        source.promote_due()
+        try:
+            source.promote_due()
+        except Exception as error:  # noqa: BLE001  (edited rules are read nevertheless)
+            if _promotion_log.due(source.name):
+                logger.warning("due %s were not promoted, the next poll tries again: %s", source.name, error)
 
 
 def check_allowed(rule: Rule) -> Rule:

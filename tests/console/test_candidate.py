@@ -3,19 +3,27 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.contrib.admin import ModelAdmin, site
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.core.management import call_command
-from django.db import connections
+from django.core.management import CommandError, call_command
+from django.db import connections, transaction
+from django.http import HttpRequest
+from django.test import RequestFactory
 from django.utils import timezone
 
+from django_throttle.admin.rules import ThrottleRuleAdmin
+from django_throttle.console.admin.rules import CANDIDATE
 from django_throttle.console.models import ThrottleCandidate
-from django_throttle.models import ThrottleChange, ThrottleRule
+from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
 from django_throttle.rulebook import sources
 from django_throttle.rulebook.history import edits
 
@@ -93,7 +101,30 @@ def revert(_: ThrottleCandidate) -> None:
 
 
 def edit(_: ThrottleCandidate) -> None:
-    ThrottleRule.objects.get().save()
+    ThrottleRule.objects.get(name="api").save()
+
+
+def staff() -> HttpRequest:
+    request = RequestFactory().post("/", {CANDIDATE: "yes"})
+    request.user, request._messages = User(username="anna"), Mock()  # type: ignore[attr-defined]
+    return request
+
+
+def end_now(_: ThrottleCandidate) -> None:
+    site.get_model_admin(ThrottleOverride).end_now(staff(), ThrottleOverride.objects.all())
+
+
+def end_by_command(_: ThrottleCandidate) -> None:
+    try:
+        call_command("throttle_override", "end", "1", stdout=StringIO())
+    except CommandError as error:
+        raise ValidationError(str(error)) from error
+
+
+def save_candidate(_: ThrottleCandidate) -> None:
+    row, request = ThrottleRule.objects.get(name="other"), staff()
+    with transaction.atomic():
+        site.get_model_admin(ThrottleRule).save_model(request, row, Mock(cleaned_data={}), True)
 
 
 GONE = "The candidate was promoted or discarded meanwhile."
@@ -102,19 +133,26 @@ REVERTED = "It is as it was before this edit: there is nothing to revert."
 
 @pytest.mark.parametrize(
     ("act", "said", "lines"),
-    [(promote, GONE, 2), (by_its_time, None, 2), (discard, None, 1), (revert, REVERTED, 1), (edit, None, 0)],
-)
+    [
+        (promote, GONE, 2), (by_its_time, None, 2), (discard, None, 1), (revert, REVERTED, 1), (edit, None, 0),
+        (end_now, None, 1), (save_candidate, None, 1), (end_by_command, "nothing was ended: 1 is not in force", 1),
+    ],
+)  # fmt: skip
 def test_of_four_who_edit_at_once_on_sqlite_one_does(
     act: Callable[[ThrottleCandidate], None], said: str | None, lines: int, tmp_path: Path, django_db_blocker: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     options = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db.sqlite3"), "OPTIONS": {}}
     monkeypatch.setitem(connections.settings, "default", {**connections.settings["default"], **options})
+    monkeypatch.setattr(ModelAdmin, "log_change", Mock())  # its table is not there
+    monkeypatch.setattr(ThrottleRuleAdmin, "warn_of_names", Mock())  # it takes long
     together = Barrier(4)
 
     def begin() -> int:
-        call_command("migrate", "django_throttle", verbosity=0)
-        call_command("migrate", "throttle_console", verbosity=0)
+        for app in ("django_throttle", "throttle_console"):
+            call_command("migrate", app, verbosity=0)
+        ThrottleRule.objects.create(name="other", rate="6/min")
+        ThrottleOverride.objects.create(kind="user", value="1", effect="block", reason="abuse")
         rule = ThrottleRule.objects.create(name="api", rate="6/min")
         candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min"), "api", "anna")
         candidate.starts_at = timezone.now()

@@ -12,6 +12,7 @@ from django.db import DatabaseError, transaction
 
 from django_throttle import rulebook
 from django_throttle.core import Override, Rate, Rule
+from django_throttle.core.overrides import Candidate
 from django_throttle.exceptions import Cause, StoreError
 from django_throttle.identity.call import Call
 from django_throttle.models import ThrottleRule
@@ -281,6 +282,18 @@ class TestPoll:
         self.poll(MemoryStore(), 2)
         assert told == [(twice,)]
         overrides_ended.disconnect(receiver)
+
+    def test_a_candidate_that_cannot_be_promoted_holds_up_no_edit(
+        self, readings: list[int], clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(sources, "_sources", [source := Contracts()])
+        monkeypatch.setattr(source, "promote_due", away)
+        due = Candidate.of("api", Rule("api", "2/min"), 0.0, clock())
+        for number in (1, 2):
+            book().snapshot = Snapshot([Rule("api", "3/min")], candidates=[due], now=clock)
+            self.poll(MemoryStore())
+            assert len(readings) == number
+        assert caplog.text.count("due contracts were not promoted, the next poll tries again: the database is") == 1
 
     def test_no_longer_than_the_last_answer_it_knows_its_rules_to_be_the_newest(self, store: RedisStore) -> None:
         self.poll(store)

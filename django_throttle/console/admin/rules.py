@@ -27,15 +27,11 @@ from django_throttle.console.recording.overview import last_day
 from django_throttle.exceptions import InvalidSetting, StoreError
 from django_throttle.models import ThrottleRule
 from django_throttle.rulebook import history, sources
+from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.stores import get_store
 from django_throttle.translated import written
 
 CANDIDATE: Final = "_candidate"  # the name of the button
-
-
-def live_name(row: ThrottleRule) -> str:
-    """Return the stored name of the rule, which may differ from the typed one."""
-    return str(ThrottleRule.objects.values_list("name", flat=True).get(pk=row.pk))
 
 
 class RecordedChangeList(ChangeList):
@@ -127,11 +123,13 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
         if CANDIDATE not in request.POST:
             return super().response_change(request, obj)
         page = f"{self.admin_site.name}:throttle_console_throttlecandidate_change"
-        return redirect(page, ThrottleCandidate.objects.get(name=live_name(obj)).pk)
+        stored = ThrottleRule.objects.filter(pk=obj.pk)  # the typed name may differ
+        return redirect(page, ThrottleCandidate.objects.get(name__in=stored.values("name")).pk)
 
     def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
         """Keep the edited rule as the candidate of the current one, in place of an earlier candidate."""
-        candidate = ThrottleCandidate.of(obj, live_name(obj), request.user.get_username())
+        live = lock_rows(ThrottleRule.objects.filter(pk=obj.pk)).get()  # two people may do so at once
+        candidate = ThrottleCandidate.of(obj, live.name, request.user.get_username())
         before = ThrottleCandidate.objects.filter(name=candidate.name).first()
         if before is not None:
             candidate.pk, candidate.created_at = before.pk, timezone.now()

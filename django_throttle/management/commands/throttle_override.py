@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -22,6 +22,7 @@ from django_throttle.management import ShellCommand, printable, shell_user, subc
 from django_throttle.models import ThrottleOverride
 from django_throttle.models.override import misspelt, override_warnings
 from django_throttle.rulebook import history, sources
+from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.translated import gettext, with_label
 
 DEFAULT_DURATION: Final = "2h"
@@ -117,11 +118,12 @@ class Command(ShellCommand):
 
     def end(self, options: dict[str, Any]) -> None:
         """End overrides. Raise CommandError, and end none, if one of them is not in force."""
-        overrides = ThrottleOverride.objects.using(sources.alias()).in_force()
-        rows = {row.pk: row for row in overrides.filter(pk__in=options["numbers"])}
-        if missing := [str(number) for number in options["numbers"] if number not in rows]:
-            raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
-        overrides.filter(pk__in=rows).update(until=shared_now())
+        overrides = ThrottleOverride.objects.using(sources.alias()).filter(pk__in=options["numbers"])
+        with transaction.atomic(using=sources.alias()):
+            rows = {row.pk: row for row in lock_rows(overrides) if row.lasts()}
+            if missing := [str(number) for number in options["numbers"] if number not in rows]:
+                raise CommandError(gettext("nothing was ended: {numbers} is not in force", numbers=", ".join(missing)))
+            overrides.update(until=shared_now())
         for row in rows.values():
             self.stdout.write(gettext("ended: {line}", line=_line(row)))
 
