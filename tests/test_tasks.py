@@ -117,8 +117,9 @@ class TestDjangoTasks:
         later = datetime.now(UTC) + timedelta(days=1)
         assert make.using(run_after=later).enqueue("a").task.run_after == later, "a later one of the site's own stays"
 
-    def test_without_a_queue_the_same_row_is_put_off(self, enforce: Enforce, clock: FrozenClock) -> None:
-        enforce(reports=WINDOW)
+    @pytest.mark.parametrize("options", [WINDOW, {**WINDOW, "algorithm": "gcra", "count_denied": True}])
+    def test_without_a_queue_the_same_row_is_put_off(self, enforce: Enforce, clock: FrozenClock, options: Any) -> None:
+        enforce(reports=options)
         first, second = make.enqueue("a"), make.enqueue("a")
         work()
         assert ran == ["a"]
@@ -217,7 +218,7 @@ def fails(*_: Any, **__: Any) -> None:
     raise OSError("the broker is away")
 
 
-FAST, LATE = {**QUEUE, "rate": "10/s", "max_queue": 1000}, 28
+FAST, LATE = {**QUEUE, "rate": "10/s", "max_queue": 1000, "count_denied": True}, 28
 MINUTELY = {**QUEUE, "max_queue": 9, "key": "ip"}
 
 

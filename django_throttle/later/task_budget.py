@@ -58,8 +58,11 @@ STARTS: Final = "starts"
 
 @lru_cache(maxsize=256)
 def _start_rule(rule: Rule) -> Rule:
-    """Return a rule that spaces starts as this rule spaces queue slots, and refuses runs that would wait too long."""
-    return replace(rule, action="delay", max_delay=MAX_START_WAIT_SECONDS)
+    """Return a rule that spaces starts as this rule spaces queue slots, and refuses runs that would wait too long.
+
+    Refused runs are put off, so they are not charged.
+    """
+    return replace(rule, action="delay", max_delay=MAX_START_WAIT_SECONDS, count_denied=False)
 
 
 #: Attribute of a limited task, or of its function, with its TaskBudget.

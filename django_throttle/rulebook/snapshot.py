@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from ipaddress import ip_network
@@ -421,6 +422,8 @@ class Snapshot:
             planned = with_plan(rule, UNTRUSTED_CALLER if call.is_untrusted else call.caller) if rule.plans else rule
             changed = self.overrides.rule(planned, overrides) if overrides else planned
             if changed is not None and (due := call.due(changed, ident)) is not None:
+                if changed.count_denied and (call.retries_when_refused or not call.honours_delay):
+                    changed = _without_count_denied(changed)  # the call is not refused, but tried again
                 cost = due.cost if changed.is_plain else rule_cost(changed, due)
                 charges.append(charges_of(changed, ident, cost))
         return charges[0] if len(charges) == 1 else Charges.of(chain.from_iterable(charges))
@@ -506,6 +509,11 @@ class Snapshot:
                     self._prepared.clear()
                 self._prepared[target] = prepared
         return prepared
+
+
+@lru_cache(maxsize=256)
+def _without_count_denied(rule: Rule) -> Rule:
+    return replace(rule, count_denied=False)
 
 
 def _asks_user(rule: Rule) -> bool:

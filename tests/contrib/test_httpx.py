@@ -19,6 +19,7 @@ from tests.servers import free_port, wait_until
 
 Rules = Callable[..., Any]
 LOG = {"algorithm": "sliding_log"}
+COUNTED = {"algorithm": "gcra", "count_denied": True}
 QUEUE = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 60}
 SLOT = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
 
@@ -143,7 +144,9 @@ class TestTurns:
         assert [answer.status_code for answer in ask(other.url, 5)] == [200] * 5
         assert not other.leads(start, start, start + 1, start + 1, start + 2)
 
-    @pytest.mark.parametrize(("rate", "kind", "wait"), [("1/min", LOG, 60), ("2/min", QUEUE, 25)])
+    @pytest.mark.parametrize(
+        ("rate", "kind", "wait"), [("1/min", LOG, 60), ("1/min", COUNTED, 60), ("2/min", QUEUE, 25)]
+    )
     def test_but_no_longer_than_max_wait(
         self, rules: Rules, ask: Any, other: OtherSide, rate: str, kind: Any, wait: int
     ) -> None:
