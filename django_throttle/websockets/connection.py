@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, takewhile
 from operator import is_
 from time import monotonic
 from typing import Final
@@ -297,8 +297,9 @@ class Connection:
         if self.outer is None:
             open_sockets.add(self)
         else:
-            self.outer.leases += self.leases
             self.outer.inner += (self,)
+        for outer in self.outers():
+            outer.leases += self.leases
         self._deadlines = Deadlines(self._deadline_passed, self.silence)
         if self.outer is not None and self.outer.has_ended:  # during the decision
             self.end()
@@ -308,6 +309,13 @@ class Connection:
         yield self
         for connection in self.inner:
             yield from connection.with_inner()
+
+    def outers(self) -> Iterator[Connection]:
+        """Yield the connections around this one, from the inside to the outside."""
+        outer = self.outer
+        while outer is not None:
+            yield outer
+            outer = outer.outer
 
     def adopt(self, settings: SocketSettings, scope: Scope) -> None:
         """Take over the settings and the ASGI scope of an inner entry point of the same scope.
@@ -330,15 +338,15 @@ class Connection:
 
     def replace_leases(self, leases: tuple[Lease, ...]) -> None:
         """Replace the leases."""
-        if (outer := self.outer) is not None:
+        for outer in self.outers():
             outer.leases = (*[lease for lease in outer.leases if lease not in self.leases], *leases)
         self.leases = leases
 
     async def outer_pairs(self, events: tuple[str, ...]) -> frozenset[tuple[str, str]]:
-        """Return the names of rules, and idents, that the outer connection charges for these events."""
-        if self.outer is None:
-            return frozenset()
-        return (await match(self.outer.scope, events, self.outer.caller, await rulebook.acurrent())).pairs
+        """Return the names of rules, and idents, that outer connections charge for these events."""
+        rules = await rulebook.acurrent()
+        matches = [await match(outer.scope, events, outer.caller, rules) for outer in self.outers()]
+        return frozenset[tuple[str, str]]().union(*[matched.pairs for matched in matches])
 
     async def next_event(self) -> Event:
         """Return the next event of the server, or INTERRUPTED if the socket was closed meanwhile."""
@@ -449,7 +457,7 @@ class Connection:
 
     async def close_by(self, close: Close) -> None:
         """Release the leases, send the last frames and the close, and end the application's waits."""
-        is_outer_closed = self.outer is not None and self.outer.closed is not None
+        is_outer_closed = any(outer.closed is not None for outer in self.outers())
         if self.closed is not None or self.has_ended or is_outer_closed:
             return
         self.closed, self._closed_at = close, monotonic()
@@ -493,8 +501,9 @@ class Connection:
         if self._deadlines is not None:
             self._deadlines.end()
             self._deadlines = None
-        if (outer := self.outer) is not None:
-            outer.inner = tuple([connection for connection in outer.inner if connection is not self])
+        if self.outer is not None:
+            self.outer.inner = tuple([connection for connection in self.outer.inner if connection is not self])
+        for outer in self.outers():
             outer.leases = tuple([lease for lease in outer.leases if lease not in self.leases])
         for lease in self.leases:
             get_store().release_soon(Release(lease.id, lease.lease_keys))
@@ -514,11 +523,10 @@ class Connection:
         Connections that are accepted already keep their charges.
         """
         refunds: list[Correct] = []
-        connection: Connection | None = self
-        while connection is not None and not connection.is_open:
+        for connection in takewhile(lambda each: not each.is_open, (self, *self.outers())):
             if connection.handshake is not None:
                 refunds += connection.handshake.ledger.refund_for_refusal()
-            connection.handshake, connection = None, connection.outer
+            connection.handshake = None
         await correct(LoopIo(get_store()), refunds)
 
     def _deadline_passed(self, reason: str) -> None:

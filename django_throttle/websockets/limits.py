@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic, perf_counter
@@ -42,6 +42,8 @@ class MatchedRules:
     shared: tuple[Charge, ...]
     #: Refusals by overrides.
     blocks: tuple[Outcome, ...]
+    #: The name of the rule and the ident of each charge by outer connections.
+    outer_pairs: frozenset[tuple[str, str]] = frozenset()
     #: When the match has to be repeated, on the clock of ``perf_counter``.
     expires_at: float = field(init=False)
     #: True if a rule counts bytes.
@@ -85,18 +87,18 @@ class MatchedRules:
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
-        """The name of the rule and the ident of each charge."""
+        """The name of the rule and the ident of each charge, those of outer connections included."""
         charges = (*self.per_connection, *self.metered, *self.shared)
-        return frozenset([(charge.rule.name, charge.ident) for charge in charges])
+        return self.outer_pairs.union([(charge.rule.name, charge.ident) for charge in charges])
 
-    def without(self, pairs: Collection[tuple[str, str]]) -> MatchedRules:
-        """Return the rules without those that an outer connection of the same socket charges."""
+    def without(self, pairs: frozenset[tuple[str, str]]) -> MatchedRules:
+        """Return the rules without those that outer connections of the same socket charge."""
 
         def remaining(charges: tuple[Charge, ...]) -> tuple[Charge, ...]:
             return tuple([charge for charge in charges if (charge.rule.name, charge.ident) not in pairs])
 
         own, metered, shared = remaining(self.per_connection), remaining(self.metered), remaining(self.shared)
-        return MatchedRules(self.snapshot, own, metered, shared, self.blocks)
+        return MatchedRules(self.snapshot, own, metered, shared, self.blocks, pairs)
 
     def priced(self, charges: Iterable[Charge], cost: int, size: int) -> tuple[Charge, ...]:
         """Return the charges of a frame of this cost, with ``size`` in bytes."""

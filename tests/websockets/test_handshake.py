@@ -193,7 +193,10 @@ def nested(consumer: Any = AsyncEcho, *scopes: str) -> Line:
 
 
 @BOTH
-async def test_what_both_match_is_charged_once_and_each_other_rule_too(enforce: Enforce) -> None:
+@pytest.mark.parametrize("around", [("site",), ("site", "further out"), ("between", "site")])
+async def test_what_both_match_is_charged_once_and_each_other_rule_too(
+    enforce: Enforce, around: tuple[str, ...]
+) -> None:
     store = enforce(
         sockets={**TWO_SOCKETS, "scopes": ["*"]},
         room={**ONE, "scopes": ["chat"]},
@@ -201,11 +204,11 @@ async def test_what_both_match_is_charged_once_and_each_other_rule_too(enforce: 
         site={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["site"]},
         chat={**WINDOW, "rate": "9/min", "events": ["message"], "scopes": ["chat"]},
     )
-    async with nested() as socket:
+    async with nested(AsyncEcho, *around) as socket:
         leases = only().leases
         assert (held(store), len(leases)) == (2, 2)
         assert store.leases.unreleased() == {lease.id for lease in leases}
-        assert (await nested().open()).closed, "the inner one refuses"
+        assert (await nested(AsyncEcho, *around).open()).closed, "the inner one refuses"
         assert held(store) == 2
         socket.send("one", "two", "three", "four")
         assert (await socket.error())["rule"] == "everywhere"
