@@ -157,7 +157,7 @@ def test_rules_with_what_they_did(enforce: Enforce, operator: Client) -> None:
         assert "1 of 1 processes have the same rules in force" in page and f"{os.getpid()} on " in page
     with translation.override("de"):
         german = operator.get(OVERVIEW).content.decode()
-    assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 erlaubt"' in german
+    assert ">25,0\xa0%<" in german and 'aria-label="4 Aufrufe, 3 zugelassen"' in german
 
 
 @BOTH
