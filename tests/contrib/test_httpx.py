@@ -12,14 +12,15 @@ import httpx
 import pytest
 
 from django_throttle.contrib.httpx import AsyncThrottledTransport, CallRefused, ThrottledTransport
+from django_throttle.core import Rule
 from django_throttle.exceptions import Refused, ThrottleError
+from django_throttle.limiter import Limiter
 from django_throttle.stores import MemoryStore, RedisStore
 from tests.inside import commands_to, count_in
 from tests.servers import free_port, wait_until
 
 Rules = Callable[..., Any]
 LOG = {"algorithm": "sliding_log"}
-COUNTED = {"algorithm": "gcra", "count_denied": True}
 QUEUE = {"algorithm": "leaky_bucket", "action": "delay", "max_delay": 60}
 SLOT = {"limit": 1, "algorithm": "concurrency", "events": ["inflight"]}
 
@@ -144,9 +145,7 @@ class TestTurns:
         assert [answer.status_code for answer in ask(other.url, 5)] == [200] * 5
         assert not other.leads(start, start, start + 1, start + 1, start + 2)
 
-    @pytest.mark.parametrize(
-        ("rate", "kind", "wait"), [("1/min", LOG, 60), ("1/min", COUNTED, 60), ("2/min", QUEUE, 25)]
-    )
+    @pytest.mark.parametrize(("rate", "kind", "wait"), [("1/min", LOG, 60), ("2/min", QUEUE, 25)])
     def test_but_no_longer_than_max_wait(
         self, rules: Rules, ask: Any, other: OtherSide, rate: str, kind: Any, wait: int
     ) -> None:
@@ -159,6 +158,12 @@ class TestTurns:
         assert isinstance(error.__cause__, Refused) and error.__cause__.decision is error.decision
         assert abs(error.decision.retry_after - wait) <= elapsed and error.request.url == other.url
         assert str(error).startswith("not sent: a call to 127.0.0.1 under rule 'crm' has its turn in ")
+
+    def test_a_call_that_waits_is_no_refused_call(self, rules: Rules, ask: Any, other: OtherSide) -> None:
+        counted = {"rates": ["1/min", "100/h"], "algorithm": "fixed_window", "count_denied": True}
+        limiter = Limiter([Rule.from_options("crm", counted)], rules(crm=counted))
+        assert isinstance(ask(other.url, 2, max_wait=0)[1], CallRefused)
+        assert [outcome.remaining for outcome in limiter.peek("host:127.0.0.1", cost=0).outcomes] == [0, 99]
 
     @pytest.mark.parametrize("ident", [None, lambda request: request.headers.get("account")])
     def test_each_ident_has_a_count(self, rules: Rules, other: OtherSide, ident: Any) -> None:
