@@ -18,6 +18,7 @@ from django_throttle.core import Decision, Lease, Rule, overrides
 from django_throttle.core.commands import (
     SOCKET_LEASE,
     Answer,
+    Answers,
     Charge,
     Charges,
     Decide,
@@ -33,10 +34,10 @@ from django_throttle.core.decide import (
     decide_without_store,
     decision_from_answers,
     drop_reported,
-    plain_decision_or_none,
     release_lease,
     reset_charges,
 )
+from django_throttle.core.decision import plain_decision
 from django_throttle.core.io import Io, run
 from django_throttle.core.key import check_ident
 from django_throttle.exceptions import InvalidIdent, InvalidRule, Refused, RepeatCommand, StoreError
@@ -366,7 +367,7 @@ def finish_decision(
     the epoch of the refusal cache, both before the command was sent. The decision is reported if there is a ``call``.
     """
     charges = command.charges
-    plain = plain_decision_or_none(command, answers)
+    plain = plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
     if plain is not None and call is not None and not reports.installed_hooks():  # as of most calls of entry points
         if (recorder := recorders.current) is not None:
             recorder.record_allowed(charges, call.scope, call.method, call.events, started[0])

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 from django_throttle.core.commands import (
     Answer,
-    Answers,
     Charge,
     Charges,
     Correct,
@@ -33,7 +32,6 @@ from django_throttle.core.decision import (
     combine_outcomes,
     make_decision,
     outcomes_of,
-    plain_decision,
 )
 from django_throttle.core.exceptions import RepeatCommand, StoreError
 from django_throttle.core.io import Io
@@ -152,11 +150,6 @@ def decision_from_answers(
     if refusal_cache is not None:
         refusal_cache.note(charges, decision, epoch)
     return decision
-
-
-def plain_decision_or_none(command: Decide, answers: object) -> Decision | None:
-    """Return the decision on a call under plain rules. Return None if the call does not fit, or the store failed."""
-    return plain_decision(command, answers) if type(answers) is Answers and answers.fits else None
 
 
 async def reset_charges(io: Io, charges: Sequence[Charge]) -> int:

@@ -25,6 +25,7 @@ from django_throttle.http.finalize import (
     afinish,
     afinish_failed,
     arelease,
+    finish,
     finish_failed,
     run_soon,
     status_of_error,
@@ -127,7 +128,7 @@ class _Finisher:
         except BaseException as error:
             _finish_failed(self.request, error)
             raise
-        if finish_work := plain_request.finish(self.request, response, self.state):
+        if finish_work := finish(self.request, response, self.state):
             run_soon(finish_work)
         self.state.forget_charges()
         return response

@@ -37,6 +37,7 @@ from django_throttle.http import request_costs
 from django_throttle.http.request_state import RequestState, state_of
 from django_throttle.http.slots import hold_until_closed, release_slots
 from django_throttle.local.shared_clock import shared_clock
+from django_throttle.observe import recorders
 from django_throttle.runtime import LogThrottle, is_on_event_loop, spawn
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo
@@ -114,7 +115,8 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
     refunds: tuple[Correct, ...] = ()
     if state.counts_some or state.has_refused:
         refunds = state.take_refunds(status_of(response))
-    state.end_charging()
+    state.has_ended, state.drop_in_ledger = True, None
+    owes = not state.is_plain and state.end_charging()
     if not isinstance(response, HttpResponseBase):
         return partial(_end, request, state, refunds)
     if decisions := state.decisions:
@@ -122,20 +124,20 @@ def finish(request: HttpRequest, response: object, state: RequestState) -> Finis
             decisions = tuple(
                 [apply_refunds(decision, state.refunds, released=state.is_refused) for decision in decisions]
             )
-        if len(decisions) > 1 or not set_plain_fields(decisions[0], state.is_logged_in, response.headers):
+        if len(decisions) > 1 or not _set_plain_fields(decisions[0], state.is_logged_in, response.headers):
             set_fields(header_fields(decisions, state.is_logged_in), response.headers)
     if state.is_refused and response.status_code in (429, 503):
         # Django would log every refusal, and mail every 503 to the admins. observe.reports limits its lines.
         response._has_been_logged = True  # type: ignore[attr-defined]
     state.callers = ()  # callers refer to the request
-    if (owes := bool(state.unsettled)) or request_costs.are_recorded():
+    if owes or recorders.current is not None or conf().LOG_COST_ABOVE:
         measure_until_closed(request, response, state, owes=owes)
     if state.slots and response.streaming:
         hold_until_closed(request, response, state.take_slots())
     return partial(_refund_and_release, state, refunds) if state.slots or refunds else None
 
 
-def set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], headers: ResponseHeaders) -> bool:
+def _set_plain_fields(decision: Decision, is_logged_in: Callable[[], bool], headers: ResponseHeaders) -> bool:
     """Add the header fields of a plain decision. Return False, and add nothing, if the decision is not plain."""
     if (answered := decision.answered) is None:
         return False

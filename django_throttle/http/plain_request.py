@@ -1,8 +1,8 @@
-"""Fast path of HTTP requests: this module decides and finishes a plain request from top to bottom.
+"""Fast path of HTTP requests: this module decides a plain request from top to bottom.
 
 A request is plain if only rates apply, without an override for its caller and without later corrections, and if no
 entry point has decided it before. Most requests are plain. Each step has the result of the general path
-(``limiter.decide``, ``RequestState.note``, ``finalize.finish``), which all other requests take.
+(``limiter.decide``, ``RequestState.note``), which all other requests take.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 from django_throttle import agent, limiter, rulebook
 from django_throttle.conf import conf
@@ -22,7 +21,6 @@ from django_throttle.core.commands import Answers, Charges, Decide
 from django_throttle.core.decision import plain_decision
 from django_throttle.core.io import run
 from django_throttle.exceptions import StoreError
-from django_throttle.http import finalize, request_costs
 from django_throttle.http.input_bytes import note_decision
 from django_throttle.http.request_state import REQUEST_EVENTS, RequestCall, RequestState
 from django_throttle.identity import RequestCaller
@@ -115,19 +113,3 @@ def _admit(
     decision = plain_decision(command, answers)
     state.decisions, state.is_plain, state.has_charged = (decision,), True, True
     return decision
-
-
-def finish(request: HttpRequest, response: object, state: RequestState) -> finalize.FinishWork | None:
-    """Add the header fields. Return the work due, see ``finalize.finish``.
-
-    Return None for a plain request.
-    """
-    if not state.is_plain or len(state.decisions) > 1 or not isinstance(response, HttpResponseBase):
-        return finalize.finish(request, response, state)
-    state.has_finisher, state.has_ended = False, True
-    if not finalize.set_plain_fields(state.decisions[0], state.is_logged_in, response.headers):
-        finalize.set_fields(finalize.header_fields(state.decisions, state.is_logged_in), response.headers)
-    state.callers = ()  # callers refer to the request
-    if request_costs.are_recorded():
-        finalize.measure_until_closed(request, response, state, owes=False)
-    return None

@@ -9,17 +9,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from django_throttle.conf import conf
 from django_throttle.costs.meter import Meter, current_meter
 from django_throttle.http.request_state import RequestState, scope_of_match
 from django_throttle.observe import cost_log, recorders
 
 Part = TypeVar("Part")
-
-
-def are_recorded() -> bool:
-    """Return True if the usage of requests is recorded or logged when their responses are closed."""
-    return recorders.current is not None or bool(conf().LOG_COST_ABOVE)
 
 
 def close_meter(state: RequestState, answer: object = None) -> None:

@@ -277,13 +277,14 @@ class RequestState:
         self.counts_some = self.counts_some or counts_some
         self.call = call or self.call
 
-    def end_charging(self) -> None:
-        """Make all charges final: the request has been finished."""
+    def end_charging(self) -> bool:
+        """Make the charges in the ledger final. Return True if reserves are yet to be settled."""
         if self.has_reserved:
             self.ledger.end()
         elif self._ledger is not None:
             self._ledger.drop()
-        self.has_ended, self.has_reserved, self.drop_in_ledger = True, False, None
+        self.has_reserved = False
+        return self._ledger is not None and bool(self._ledger.unsettled)
 
     def note_end(self, response: object = None) -> None:
         """Note the time of the answer."""

@@ -9,8 +9,7 @@ from django.http import HttpRequest, HttpResponse
 
 from django_throttle.core.io import Io
 from django_throttle.exceptions import Refused
-from django_throttle.http import plain_request
-from django_throttle.http.finalize import afinish_failed, finish_failed, status_of_error
+from django_throttle.http.finalize import afinish_failed, finish, finish_failed, status_of_error
 from django_throttle.http.refusal import refusal
 from django_throttle.http.request_state import RequestState, django_request, state_of
 from django_throttle.http.request_throttle import RequestThrottle
@@ -55,7 +54,7 @@ async def serve(
         elif finishes:
             finish_failed(request, status_of_error(error))
         raise
-    if finishes and (finish_work := plain_request.finish(request, response, state)):
+    if finishes and (finish_work := finish(request, response, state)):
         await finish_work((LoopIo if awaits else BlockingIo)(get_store()))
     return response
 

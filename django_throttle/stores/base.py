@@ -116,7 +116,7 @@ class LastingIo(LoopIo):
     __slots__ = ("cancelled",)
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
+        self.store = store
         self.cancelled: asyncio.CancelledError | None = None
 
     async def execute(self, command: StoreCommand[T]) -> T:

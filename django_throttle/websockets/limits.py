@@ -64,6 +64,8 @@ class MatchedRules:
     is_shared_only: bool = field(init=False)
     #: True if the store alone decides, and the charges of ``shared`` need no other cost.
     has_fast_path: bool = field(init=False)
+    #: True if prepaid units of this process may pay for a frame that costs 1.
+    is_prepaid: bool = field(init=False)
     #: The charges of ``per_connection``, ``metered`` and ``shared``.
     all_charges: Charges = field(init=False)
     #: The charges of ``shared``.
@@ -84,6 +86,7 @@ class MatchedRules:
         self.all_charges = Charges.of(charges)
         self.shared_charges = Charges.of(shared)
         self.has_fast_path = self.is_shared_only and not (self.counts_bytes or self.has_measured_rule)
+        self.is_prepaid = self.has_fast_path and self.shared_charges.rules.is_prepaid
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
@@ -166,12 +169,12 @@ class FrameLimits:
 
         Return False if ``check_frame`` has to decide; nothing is charged then.
         """
-        began = perf_counter()
-        if (matched := self._fresh_match(began)) is None:
+        matched, began = self._matched, perf_counter()
+        if matched is None or not (matched.is_empty or matched.is_prepaid) or self._fresh_match(began) is None:
             return False
         if matched.is_empty:
             return True
-        if not matched.has_fast_path or not self._try_spend_prepaid(matched.shared_charges):
+        if not self._try_spend_prepaid(matched.shared_charges):
             return False
         if (recorder := recorders.current) is not None:
             recorder.record_allowed(matched.all_charges, self._scope, "", self._events, began)
@@ -297,14 +300,14 @@ class FrameLimits:
         """Charge prepaid units of this process. Return False if it has not enough or the call must be reported."""
         if self._has_ended or reports.installed_hooks():
             return False
-        return charges.rules.is_prepaid and get_store().local_limits.prepaid.spend_all(tuple(charges))
+        return get_store().local_limits.prepaid.spend_all(tuple(charges))
 
     async def _decide_by_store(self, frame: Event, matched: MatchedRules, cost: int, size: int) -> Decision:
         has_unit_cost = cost == 1 and not matched.counts_bytes
         charges = matched.shared_charges if has_unit_cost else Charges.of(matched.priced(matched.shared, cost, size))
         if self._has_ended or not any(charges.costs):
             return NO_RULE_DECISION
-        if not matched.has_measured_rule and self._try_spend_prepaid(charges):
+        if charges.rules.is_prepaid and not matched.has_measured_rule and self._try_spend_prepaid(charges):
             return NO_RULE_DECISION
         decision = await self._execute_once(frame, charges)
         if not (self._has_ended or decision.delay):

@@ -101,31 +101,15 @@ WaitingRelease = tuple[Sequence[ScriptCall], Callable[[Outcome], object]]
 
 
 class Batcher:
-    """Sends decisions and releases in batches: one queue for each event loop."""
+    """Sends decisions and releases in batches: one queue for each event loop, see ``LoopQueue``."""
 
     def __init__(self, context: RedisContext) -> None:
         self._context = context
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = WeakKeyDictionary()
 
-    def decide(self, decision: PendingDecision) -> asyncio.Future[Answers]:
-        """Send a decision. The future has the answers, or raises the error of sending or BatchFailed."""
+    def queue(self) -> LoopQueue:
+        """Return the queue of the running loop."""
         loop = asyncio.get_running_loop()
-        future = PendingAnswers(loop=loop)
-        (self._queues.get(loop) or self._queue(loop)).add_decision(decision, future)
-        return future
-
-    def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[object]]:
-        """Send releases. The future has the replies, or raises the error of sending or BatchFailed."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[object]] = loop.create_future()
-        self._queue(loop).add_release(calls, partial(answer, future))
-        return future
-
-    def release_soon(self, calls: Sequence[ScriptCall], on_outcome: Callable[[Outcome], object]) -> None:
-        """Send releases with the next decisions, if these come soon. That saves a write and a wake-up."""
-        self._queue(asyncio.get_running_loop()).add_release(calls, on_outcome, may_wait=True)
-
-    def _queue(self, loop: asyncio.AbstractEventLoop) -> LoopQueue:
         queue = self._queues.get(loop)
         if queue is None:
             queue = self._queues[loop] = LoopQueue(self._context)
@@ -150,21 +134,37 @@ class LoopQueue:
         #: True if Redis has the script of releases. A release that is sent again would arrive after later decisions.
         self.has_release_script = False
 
-    def add_decision(self, decision: PendingDecision, future: PendingAnswers) -> None:
+    def decide(self, decision: PendingDecision) -> asyncio.Future[Answers]:
+        """Send a decision. The future has the answers, or raises the error of sending or BatchFailed."""
+        loop = asyncio.get_running_loop()
+        future = PendingAnswers(loop=loop)
         is_sent_now = self._last_came_alone and not self.decisions_sent
-        if is_sent_now and not self.releases and decision.announcement is None and self._send_alone(decision, future):
-            return
+        if is_sent_now and not self.releases and decision.announcement is None:  # without a batch
+            until = loop.time() + self._context.transport.seconds
+            report = partial(self._on_reply, decision, future, until)
+            request = Request(decision.packed_cache or decision.packed(), 1, until, report)
+            if self._context.transport.post((request,), until):
+                future.is_sent = True
+                self.decisions_sent += 1
+                return future
         self._decisions.append((decision, future))
         if is_sent_now:
             self._send()
         else:
             self.schedule()
+        return future
 
-    def add_release(
-        self, calls: Sequence[ScriptCall], on_outcome: Callable[[Outcome], object], *, may_wait: bool = False
-    ) -> None:
+    def release(self, calls: Sequence[ScriptCall]) -> asyncio.Future[list[object]]:
+        """Send releases. The future has the replies, or raises the error of sending or BatchFailed."""
+        future: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+        self.releases.append((calls, partial(answer, future)))
+        self.schedule()
+        return future
+
+    def release_soon(self, calls: Sequence[ScriptCall], on_outcome: Callable[[Outcome], object]) -> None:
+        """Send releases with the next decisions, if these come soon. That saves a write and a wake-up."""
         self.releases.append((calls, on_outcome))
-        if not (may_wait and self.has_release_script):
+        if not self.has_release_script:
             self.schedule()
         elif not self._has_release_timer:
             self._has_release_timer = True
@@ -175,14 +175,6 @@ class LoopQueue:
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send)
-
-    def _send_alone(self, decision: PendingDecision, future: PendingAnswers) -> bool:
-        """Send a decision without a batch. Return False if there is no connection yet."""
-        until = asyncio.get_running_loop().time() + self._context.transport.seconds
-        packed, report = decision.packed_cache or decision.packed(), partial(self._on_reply, decision, future, until)
-        future.is_sent = self._context.transport.post((Request(packed, 1, until, report),), until)
-        self.decisions_sent += future.is_sent
-        return future.is_sent
 
     def _on_reply(
         self, decision: PendingDecision, future: PendingAnswers, until: float, outcome: list[object] | Exception

@@ -121,36 +121,30 @@ class LoopClients:
 
     def __init__(self, make: Callable[[], Sequence[LoopClient]]) -> None:
         self._make = make
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
+        #: The clients. ``get`` adds that of the running loop.
+        self.by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopClient] = WeakKeyDictionary()
         _all_clients.add(self)
-
-    def find_client(self, loop: asyncio.AbstractEventLoop) -> LoopClient | None:
-        """Return the client of a loop, or None."""
-        return self._clients.get(loop)
 
     async def get(self) -> LoopClient:
         """Return the running loop's client, which is closed with the loop's async generators."""
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
+        client = self.by_loop.get(loop)
         if client is None:
             client, *others = self._make()
             lifetime = _closed_with_loop(client, *others)
             with _lock:  # loops live in several threads
-                for closed_loop in [other for other in self._clients if other.is_closed()]:
-                    del self._clients[closed_loop]
+                for closed_loop in [other for other in self.by_loop if other.is_closed()]:
+                    del self.by_loop[closed_loop]
                 for closed_loop in [other for other in _lifetimes if other.is_closed()]:
                     del _lifetimes[closed_loop]  # its values refer to the loop, so it is never collected
-                self._clients[loop] = client
+                self.by_loop[loop] = client
                 _lifetimes.setdefault(loop, []).append(lifetime)
             await anext(lifetime)
         return client
 
     def forget(self) -> None:
         """Drop every client without closing it. In a forked child their sockets belong to the parent."""
-        self._clients = WeakKeyDictionary()
-
-    def __len__(self) -> int:
-        return len(self._clients)
+        self.by_loop = WeakKeyDictionary()
 
 
 async def _closed_with_loop(*clients: LoopClient) -> AsyncGenerator[None]:

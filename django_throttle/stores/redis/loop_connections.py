@@ -112,28 +112,27 @@ class LoopConnection(asyncio.BufferedProtocol):
         self._kept_until = self._used + patience
         self._transport.set_protocol(self)
 
-    def post(self, requests: Sequence[Request], until: float) -> None:
-        """Send requests. ``until`` is the earliest of their deadlines."""
+    def post(self, requests: Sequence[Request], until: float) -> bool:
+        """Send requests. Return False, without sending, if the connection is retired or the server has closed it.
+
+        ``until`` is the earliest of the deadlines of the requests.
+        """
+        now = self._loop.time()
+        if self.is_usable and not self._waiting and now - self._used > IDLE_SECONDS:
+            sock = self._transport.get_extra_info("socket")
+            # Nothing was requested, so only the end can be readable.
+            if sock is None or sock.fileno() < 0 or _is_readable(sock.fileno()):
+                self.retire()
         if not self.is_usable:
-            for request in requests:
-                request.end(RedisConnectionError(CONNECTION_CLOSED))
-            return
-        self._used = self._loop.time()
+            return False
+        self._used = now
         self._waiting.extend(requests)
         if self._timer is None or until < self._timer.when():
             self._watch(until)
         self._transport.write(
             requests[0].packed if len(requests) == 1 else b"".join([request.packed for request in requests])
         )
-
-    def check_usable(self) -> bool:
-        """Return True if commands can be sent. Retire the connection if the server has closed it."""
-        if self.is_usable and not self._waiting and self._loop.time() - self._used > IDLE_SECONDS:
-            sock = self._transport.get_extra_info("socket")
-            # Nothing was requested, so only the end can be readable.
-            if sock is None or sock.fileno() < 0 or _is_readable(sock.fileno()):
-                self.retire()
-        return self.is_usable
+        return True
 
     def retire(self) -> None:
         """Send nothing more, and close the connection when no request waits."""
@@ -240,23 +239,25 @@ class LoopClient:
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
         """Send requests. Return False if there is no connection, which ``ask`` then makes."""
-        connection = self._usable_connection()
+        connection = self._connection
         if connection is None:
             return False
-        connection.post(requests, until)
-        return True
+        if self._is_former is not None and self._is_former(*connection.host):
+            connection.retire()
+        return connection.post(requests, until)
 
     async def ask(self, packed: bytes, count: int, until: float) -> list[object]:
         """Send commands. Return their replies, with errors in their places. Raise errors of the connection.
 
         ``until`` is the deadline on the loop's clock.
         """
-        connection = self._usable_connection()
-        if connection is None:
+        replies_future: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
+        requests = (Request(packed, count, until, partial(answer, replies_future)),)
+        if not self.post(requests, until):
             async with LoopDeadline(until):
                 connection = await self._connect()
-        replies_future: asyncio.Future[list[object]] = asyncio.get_running_loop().create_future()
-        connection.post((Request(packed, count, until, partial(answer, replies_future)),), until)
+            if not connection.post(requests, until):
+                raise RedisConnectionError(CONNECTION_CLOSED)
         return await replies_future
 
     async def close(self) -> None:
@@ -267,15 +268,6 @@ class LoopClient:
             await asyncio.wait({self._connecting})
         for connection in tuple(self._open):
             await connection.close()
-
-    def _usable_connection(self) -> LoopConnection | None:
-        connection = self._connection
-        if connection is None or not connection.check_usable():
-            return None
-        if self._is_former is not None and self._is_former(*connection.host):
-            connection.retire()
-            return None
-        return connection
 
     async def _connect(self) -> LoopConnection:
         """Wait for the connection, which all waiting callers share."""

@@ -160,7 +160,7 @@ class RedisStore(RedisContext):
             redis_command.admit()
         try:
             if batched_decision:
-                answers_future = self.batcher.decide(batched_decision)
+                answers_future = self.batcher.queue().decide(batched_decision)
                 try:
                     answers = await answers_future
                     is_usual = type(batched_decision) is DecideCommand and self.breaker.is_calm
@@ -169,7 +169,7 @@ class RedisStore(RedisContext):
                     keep_reply(error, batched_decision, answers_future)
                     raise
             if isinstance(redis_command, ReleaseCommand):
-                return redis_command.finish(await self.batcher.release(calls))
+                return redis_command.finish(await self.batcher.queue().release(calls))
             if isinstance(redis_command, LongCommand):
                 return redis_command.end(await redis_command.reply(self._asend))
             return redis_command.finish(await self.transport.asend_all(calls, redis_command.seconds))
@@ -182,7 +182,7 @@ class RedisStore(RedisContext):
         """Release on this event loop without waiting for the reply. The agent sends failed releases again."""
         redis_command = ReleaseCommand(self, command)
         if redis_command.calls and self.breaker.is_calm:
-            self.batcher.release_soon(redis_command.calls, redis_command.on_outcome)
+            self.batcher.queue().release_soon(redis_command.calls, redis_command.on_outcome)
 
     async def _send(self, pipeline: Pipeline) -> Sequence[object]:
         return self.transport.send_all(pipeline.calls, pipeline.seconds)
@@ -190,7 +190,7 @@ class RedisStore(RedisContext):
     async def _asend(self, pipeline: Pipeline) -> Sequence[object]:
         if not pipeline.decisions or call_began.get():
             return await self.transport.asend_all(pipeline.calls, pipeline.seconds)
-        replies = await asyncio.gather(*map(self.batcher.decide, pipeline.decisions), return_exceptions=True)
+        replies = await asyncio.gather(*map(self.batcher.queue().decide, pipeline.decisions), return_exceptions=True)
         pairs = zip(pipeline.decisions, replies, strict=True)
         return [reply if isinstance(reply, BaseException) else decision.pack_reply(reply) for decision, reply in pairs]
 

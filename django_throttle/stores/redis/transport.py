@@ -175,7 +175,7 @@ class Transport:
 
     def post(self, requests: Sequence[Request], until: float) -> bool:
         """Send requests on the running loop. Return False, without sending, if the loop has no connection."""
-        client = self.loops.find_client(asyncio.get_running_loop())
+        client = self.loops.by_loop.get(asyncio.get_running_loop())
         return client is not None and client.post(requests, until)
 
     async def asend_all(
