@@ -18,15 +18,14 @@ class ThrottleConfig(AppConfig):
         from django_throttle.costs import meter
         from django_throttle.later import task_slots  # noqa: F401
         from django_throttle.rulebook import current_rules
-        from django_throttle.rulebook.history import edits, ended, from_settings
+        from django_throttle.rulebook.history import edits, ended, from_settings  # noqa: F401
         from django_throttle.runtime import shutdown
         from django_throttle.stores.redis.addresses import load_cache_backend
         from django_throttle.websockets.groups import member_reports
 
-        current_rules.connect()
-        edits.connect()
-        from_settings.connect()
-        ended.connect()
+        for model in ("django_throttle.ThrottleRule", "django_throttle.ThrottleOverride"):
+            current_rules.announce_edits(model)
+            edits.record_edits(model)
         load_cache_backend()
         agent.add_store_job(member_reports)
         meter.install()

@@ -31,12 +31,8 @@ from django_throttle.websockets.publish import throttled_group_send, throttled_g
 from django_throttle.websockets.settings import check_class, consumer_settings, middleware_settings
 
 __all__ = [
-    "ThrottleMiddleware",
-    "ThrottledConsumerMixin",
-    "group",
-    "throttled_group_send",
-    "throttled_group_send_sync",
-]
+    "ThrottleMiddleware", "ThrottledConsumerMixin", "group", "throttled_group_send", "throttled_group_send_sync",
+]  # fmt: skip
 
 
 def group(call: object) -> None:
@@ -56,14 +52,11 @@ class ThrottledConsumerMixin:
     refuse: str = "http"
     #: Number of consecutive refused messages from which "error", "delay" or "close" is the action; 0 for never.
     throttle_ladder: Mapping[str, int] | None = None
-    #: Close codes by reason, in place of the defaults.
-    throttle_close_codes: Mapping[str, int] = {}
+    throttle_close_codes: Mapping[str, int] = {}  #: close codes by reason, in place of the defaults
     #: Seconds of silence until a socket is closed, in place of the setting SOCKET_IDLE_TIMEOUT; 0 for never.
     throttle_idle_timeout: float | timedelta | None = None
-    #: Seconds that a socket may be open; 0 for no limit.
-    throttle_max_age: float | timedelta = 0
-    #: Action for sockets above a lowered limit: "ignore", "warn" or "close".
-    throttle_on_rule_change: str = "warn"
+    throttle_max_age: float | timedelta = 0  #: seconds that a socket may be open; 0 for no limit
+    throttle_on_rule_change: str = "warn"  #: action for sockets above a lowered limit: "ignore", "warn" or "close"
     #: "each" answers each refused message, "once" only the first until a message can pass.
     throttle_answers: str = "each"
     channel_layer: Any = ChannelLayerAttribute()

@@ -98,7 +98,9 @@ def throttle(
     Raise TypeError for an object that cannot be limited, ValueError for an empty name, and InvalidCost for an invalid
     cost.
     """
-    _check_name(rule)
+    if not isinstance(rule, str) or not rule:
+        error = ValueError if rule == "" else TypeError
+        raise error('@throttle needs the name of a rule: @throttle("search")')
     later = deferral(rule, defer_to, payload, show_result)
 
     def decorate(function: F) -> F:
@@ -182,8 +184,7 @@ class _Call:
         self.rule, self.ident, self._later = rule, ident, later
         self._function, self._args, self._kwargs = function, args, kwargs
         self._cost = cost
-        #: A refused call that waits for a slot, and its decision.
-        self._refused: tuple[Call, Decision] | None = None
+        self._refused: tuple[Call, Decision] | None = None  #: refused call that waits for a slot, and its decision
         first = args[isinstance(args[0], View) :][:1] if args else ()  # after self, in a view's method
         self.subject: Any = first[0] if first and isinstance(django_request(first[0]), HttpRequest) else None
 
@@ -452,12 +453,6 @@ def _is_awaited(function: object) -> bool:
     """Return True if the function returns an awaitable, as ``dispatch`` of an asynchronous class-based view does."""
     owner = getattr(getattr(function, "func", function), "__self__", None)
     return iscoroutinefunction(function) or is_async(function) or getattr(owner, "view_is_async", False)
-
-
-def _check_name(rule: object) -> None:
-    if not isinstance(rule, str) or not rule:
-        error = ValueError if rule == "" else TypeError
-        raise error('@throttle needs the name of a rule: @throttle("search")')
 
 
 def _check_decoration(function: object, cost: object, ident: object, is_deferred: bool) -> None:

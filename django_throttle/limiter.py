@@ -306,7 +306,7 @@ async def decide_fully(
     if not isinstance(charges, Charges):
         charges = Charges.of(charges)
     migrate_counts = rulebook.migrate_counts
-    if migrate_counts.edits and commit and not is_migrated and (due := migrate_counts.due(charges)):
+    if migrate_counts.edits and commit and not is_migrated and (due := migrate_counts.pending_migrations(charges)):
         again = partial(decide_fully, io, charges, keeps_ledger=keeps_ledger, socket=socket, is_migrated=True)
         return await migrate_counts.migrate_first(io, due, again)
     store, rules = io.store, charges.rules

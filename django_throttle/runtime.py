@@ -171,7 +171,7 @@ class LogThrottle:
     def _renew(self) -> None:
         self._lock = Lock()
 
-    def due(self, *subject: str) -> bool:
+    def try_acquire(self, *subject: str) -> bool:
         """Count a line and return True if it may be written."""
         return self.left_out(*subject) is not None
 

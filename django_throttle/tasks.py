@@ -184,19 +184,16 @@ class PutOffs(NamedTuple):
     """Past put-offs of a run."""
 
     times: int = 0
-    #: True if the start time was reserved.
-    has_queue_slot: bool = False
-    #: Kind of the message if the run waits for a slot, see ``task_slots``.
-    message: str = ""
+    has_queue_slot: bool = False  #: True if the start time was reserved
+    message: str = ""  #: kind of the message if the run waits for a slot, see ``task_slots``
 
 
 def _put_offs(request: Context) -> PutOffs:
     """Read the header of a message. A retry is a separate run, and was not put off yet."""
     try:
         times, retries, has_queue_slot, message = (request.headers or {})[HEADER]
-        return (
-            PutOffs(max(0, int(times)), bool(has_queue_slot), str(message)) if retries == request.retries else PutOffs()
-        )
+        is_retry = retries != request.retries
+        return PutOffs() if is_retry else PutOffs(max(0, int(times)), bool(has_queue_slot), str(message))
     except (KeyError, TypeError, ValueError, OverflowError):  # no header, or an invalid one
         return PutOffs()
 
@@ -278,8 +275,6 @@ Steps = Callable[["_Limited", StoreIo, tuple[object, ...], dict[str, object]], C
 
 
 def _blocking(steps: Steps[T]) -> Callable[..., T]:
-    """Return a method that runs the steps."""
-
     def method(self: _Limited, *args: object, **kwargs: object) -> T:
         return run(steps(self, BlockingIo(get_store()), args, kwargs))
 

@@ -248,7 +248,7 @@ def _as_it_holds(rule: Rule, caller: KnownCaller, snapshot: Snapshot, leaving: i
         rule = max([rule, *(planned for _, planned in rule.by_plan)], key=lambda each: each.all_rates[0].limit)
     else:
         rule = with_plan(rule, caller)
-    return snapshot.overrides.rule(rule, snapshot.overrides.of(caller)) or rule
+    return snapshot.overrides.rule(rule, snapshot.overrides.for_caller(caller)) or rule
 
 
 def _as_rules(rules: Rules) -> tuple[Rule, ...]:

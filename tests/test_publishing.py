@@ -293,7 +293,7 @@ class Process:
         self.report = MemberReporter(store, self.members)
 
     def size(self) -> int:
-        return run(MemberCounts(self.members).of(BlockingIo(self.store), NEWS))
+        return run(MemberCounts(self.members).count(BlockingIo(self.store), NEWS))
 
     def join(self, *channels: str) -> None:
         for channel in channels:
@@ -338,16 +338,16 @@ async def test_many_who_ask_ask_once_in_a_second(pair: tuple[Process, Process], 
     pair[0].report()
     asked, io = commands_to(store, monkeypatch), LoopIo(store)
     monkeypatch.setattr(groups, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    asking = [asyncio.ensure_future(counts.of(io, NEWS)) for _ in range(50)]
+    asking = [asyncio.ensure_future(counts.count(io, NEWS)) for _ in range(50)]
     await asyncio.sleep(0)
     asking[0].cancel()
     assert await asyncio.gather(*asking[1:]) == [1] * 49
     now[0] += 0.99
-    assert counts.at_least(NEWS, store) == 1 == await counts.of(io, NEWS)
+    assert counts.at_least(NEWS, store) == 1 == await counts.count(io, NEWS)
     assert counts.at_least("group:default:other", store) == 0
     assert len(asked) == 1
     now[0] += 0.02
-    assert await counts.of(io, NEWS) == 1
+    assert await counts.count(io, NEWS) == 1
     assert len(asked) == 2
 
 

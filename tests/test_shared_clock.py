@@ -81,7 +81,7 @@ def test_an_override_ends_at_its_moment_and_a_process_logs_once_that_its_clock_i
     assert ("300.0 s behind Redis'" in line) is (off < 0)
     now = real_now().timestamp()
     overrides = Overrides([Override(subject="user:1", effect="block", until=now + more) for more in (60, -60)])
-    (lasting,) = overrides.of(KeyedCaller(user="user:1"))  # type: ignore[arg-type]
+    (lasting,) = overrides.for_caller(KeyedCaller(user="user:1"))  # type: ignore[arg-type]
     assert lasting.until == now + 60
 
 
@@ -145,7 +145,7 @@ def test_a_candidate_is_promoted_at_its_moment(
         count_in(MemoryStore(), monkeypatch)
     for name, more in (("due", -60), ("later", 60)):
         ThrottleRule.objects.create(name=name, rate="5/min")
-        candidate = ThrottleCandidate.of(ThrottleRule(name=name, rate="9/min"), name, "anna")
+        candidate = ThrottleCandidate.from_row(ThrottleRule(name=name, rate="9/min"), name, "anna")
         candidate.starts_at = real_now() + timedelta(seconds=more)
         candidate.save()
     host(off)
@@ -208,9 +208,9 @@ def test_one_line_a_minute_about_each_subject_unless_they_are_made_up_without_en
 ) -> None:
     clock = FrozenClock()
     throttle = LogThrottle(clock)
-    assert [throttle.due(subject) for subject in ("one", "two", "one", "two")] == [True, True, False, False]
+    assert [throttle.try_acquire(subject) for subject in ("one", "two", "one", "two")] == [True, True, False, False]
     clock.tick(59)
-    assert not throttle.due("one")
+    assert not throttle.try_acquire("one")
     clock.tick(1)
     assert throttle.left_out("one") == 2
     assert throttle.overdue() == [(("two",), 1)]

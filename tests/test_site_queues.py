@@ -45,11 +45,11 @@ def test_django_tasks_run_after_the_moment(awaited: bool) -> None:
     assert (place, row.run_after, row.args_kwargs) == ("default", MOMENT, {"args": [1], "kwargs": {"b": 2}})
     for state, told in (("READY", "queued"), ("RUNNING", "running"), ("FAILED", "failed")):
         DBTaskResult.objects.update(status=state)
-        assert DjangoTasks().find(place, task_id) == TaskState(told)
+        assert DjangoTasks().state_of(place, task_id) == TaskState(told)
     DBTaskResult.objects.update(status="SUCCESSFUL", return_value="done")
-    assert DjangoTasks().find(place, task_id) == TaskState("done", "done")
+    assert DjangoTasks().state_of(place, task_id) == TaskState("done", "done")
     DBTaskResult.objects.all().delete()
-    assert DjangoTasks().find(place, task_id) is None
+    assert DjangoTasks().state_of(place, task_id) is None
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -60,12 +60,12 @@ def test_celery_gets_the_moment_as_eta(monkeypatch: pytest.MonkeyPatch, awaited:
     assert (message.eta, message.body[:2]) == (TURN.at, ((1,), {"b": 2}))
     assert place == "shop.celery_task"
     monkeypatch.setattr("django_throttle.later.site_queues.deferral_tasks", [celery_task])
-    assert CeleryTasks().find(place, task_id) == TaskState(QUEUED)
+    assert CeleryTasks().state_of(place, task_id) == TaskState(QUEUED)
     for state, told in (("STARTED", "running"), ("RETRY", "queued"), ("FAILURE", "failed"), ("REVOKED", "failed")):
         app.backend.store_result(task_id, None, state)
-        assert CeleryTasks().find(place, task_id) == TaskState(told)
+        assert CeleryTasks().state_of(place, task_id) == TaskState(told)
     app.backend.store_result(task_id, "result", "SUCCESS")
-    assert CeleryTasks().find(place, task_id) == TaskState("done", "result")
+    assert CeleryTasks().state_of(place, task_id) == TaskState("done", "result")
 
 
 NOW = 1_700_000_000.0

@@ -12,7 +12,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from django_throttle.admin.page import shown_page
+from django_throttle.admin.page import ReadOnlyAdmin, shown_page
 from django_throttle.connections.overview import (
     Ident,
     ListedSocket,
@@ -32,13 +32,13 @@ from django_throttle.translated import translated
 URL_NAME: Final = "django_throttle_throttleconnection"
 PAGE_ROWS: Final = 200  # rows of a page
 MAX_IDENTS: Final = 50
-LONGEST_SEARCH: Final = 100
+MAX_SEARCH_CHARS: Final = 100
 ANSWER_SECONDS: Final = 1.5  # until every process has listed what it holds
 NO_OVERVIEW: Final = SocketOverview((), (), (), 0)
 
 
 @admin.register(ThrottleConnection)
-class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class ThrottleConnectionAdmin(ReadOnlyAdmin):
     """Page of open connections. Processes list them on request; there is no table."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -47,11 +47,6 @@ class ThrottleConnectionAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             path("", self.admin_site.admin_view(view), name=f"{URL_NAME}_changelist"),
             path("close/", self.admin_site.admin_view(close), name=f"{URL_NAME}_close"),
         ]
-
-    def _never(self, request: HttpRequest, obj: ThrottleConnection | None = None) -> bool:
-        return False
-
-    has_add_permission = has_change_permission = has_delete_permission = _never
 
     def has_close_permission(self, request: HttpRequest) -> bool:
         """Return True if the user may close connections. The page must be visible to the user, too."""
@@ -124,7 +119,7 @@ def _overview_context(request: HttpRequest, search: str) -> dict[str, object]:
         "idents": [(ident, texts.get(ident.shown, "")) for ident in idents],
         "connections": [
             {
-                "one": socket,
+                "socket": socket,
                 "idents": [(name, texts.get(name, "")) for name in socket.idents],
                 "age": _in_words(socket.age),
                 "silent": _in_words(socket.silent),
@@ -158,4 +153,4 @@ def _in_words(seconds: float) -> str:
 
 
 def _search_text(typed: str | None) -> str:
-    return (typed or "").strip()[:LONGEST_SEARCH]
+    return (typed or "").strip()[:MAX_SEARCH_CHARS]

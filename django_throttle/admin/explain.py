@@ -36,7 +36,7 @@ RESET_NAME: Final = "django_throttle_explain_reset"
 PAGE_ROWS: Final = 200
 FIELDS: Final = ("ident", "scope", "method", "event")
 MAX_FIELD_CHARS: Final = 300
-RELIEF: Final = {"effect": "multiply", "factor": "2", "lasting": "7200"}
+RELIEF_OVERRIDE: Final = {"effect": "multiply", "factor": "2", "lasting": "7200"}
 SUBJECTS: Final = ("user", "ip", "tenant", "api_key")
 RESET_PERMISSION: Final = "django_throttle.add_throttleoverride"
 
@@ -173,4 +173,4 @@ def _relief(caller: CallerExplanation, explanation: Explanation) -> str:
     )
     reason = at.format(scope=scope, rules=", ".join(refusing) or "*", reference=caller.reference)
     rules = ",".join(refusing) or "*"
-    return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF, "reason": reason})
+    return urlencode({"kind": kind, "value": value, "rules": rules, **RELIEF_OVERRIDE, "reason": reason})

@@ -17,8 +17,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
+from django_throttle.admin.page import ReadOnlyAdmin
 from django_throttle.admin.rules import ListAdmin
 from django_throttle.models import ThrottleChange, ThrottleOverride, ThrottleRule
+from django_throttle.models.ident_rows import may_view
 from django_throttle.rulebook import history
 from django_throttle.translated import joined
 
@@ -30,10 +32,6 @@ def _may(request: HttpRequest, kind: str, *actions: str) -> bool:
     meta = MODELS[kind]._meta
     names = [f"{meta.app_label}.{get_permission_codename(action, meta)}" for action in actions]
     return bool(request.user.has_perms(names))
-
-
-def _may_view(request: HttpRequest, kind: str) -> bool:
-    return _may(request, kind, "view") or _may(request, kind, "change")
 
 
 def may_revert(request: HttpRequest, change: ThrottleChange) -> bool:
@@ -54,21 +52,21 @@ class RevertibleChangeList(ChangeList):
 
 
 @admin.register(ThrottleChange)
-class ThrottleChangeAdmin(ListAdmin):
+class ThrottleChangeAdmin(ReadOnlyAdmin, ListAdmin):
     """Edits, for staff who may view rules or overrides. Lines are not edited, but edits can be reverted."""
 
-    list_display = ("at", "edit", "undo", "words_and_reason", "by")
+    list_display = ("at", "edit", "undo", "words_and_reason", "author")
     list_filter = ("kind", "at")
     search_fields = ("name", "who", "words", "reason")
     search_help_text = gettext_lazy("A rule, whom an override is for, who edited it, or words of what changed and why.")
-    fields = ("at", "of", "action", "words", "by", "reason", "columns")
+    fields = ("at", "subject", "action", "words", "author", "reason", "columns")
     readonly_fields = fields
     actions = None
     list_per_page = 50
     show_full_result_count = False
 
     @admin.display(description=gettext_lazy("of"), ordering="name")
-    def of(self, row: ThrottleChange) -> str:
+    def subject(self, row: ThrottleChange) -> str:
         return f"{row.get_kind_display()} {row.name}"
 
     @admin.display(description=gettext_lazy("what"), ordering="name")
@@ -80,8 +78,8 @@ class ThrottleChangeAdmin(ListAdmin):
         return format_html("{}<br><small>{}</small>", row.words, row.reason) if row.reason else row.words
 
     @admin.display(description=gettext_lazy("who"), ordering="who")
-    def by(self, row: ThrottleChange) -> str:
-        return row.by
+    def author(self, row: ThrottleChange) -> str:
+        return row.author
 
     @admin.display(description=gettext_lazy("before and after"))
     def columns(self, row: ThrottleChange) -> SafeString:
@@ -130,7 +128,8 @@ class ThrottleChangeAdmin(ListAdmin):
         return super().change_view(request, object_id, form_url, context)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ThrottleChange]:
-        return super().get_queryset(request).filter(kind__in=[kind for kind in MODELS if _may_view(request, kind)])
+        kinds = [kind for kind, model in MODELS.items() if may_view(model, request.user)]
+        return super().get_queryset(request).filter(kind__in=kinds)
 
     def get_changelist(self, request: HttpRequest, **options: object) -> type[ChangeList]:
         return RevertibleChangeList
@@ -139,13 +138,5 @@ class ThrottleChangeAdmin(ListAdmin):
         return self.has_view_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
-        return any(_may_view(request, kind) for kind in ([obj.kind] if obj is not None else MODELS))
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: ThrottleChange | None = None) -> bool:
-        return False
+        kinds = MODELS if obj is None else (obj.kind,)
+        return any(may_view(MODELS[kind], request.user) for kind in kinds)

@@ -29,9 +29,9 @@ JOINED_KEYS: Final = ("user+ip", "tenant+user", "tenant+ip")
 SURELY_PERCENT: Final = 10  # a larger share was meant as a percentage: 80 is 80 %, not eighty times the limit
 
 
-def form_options(of: type[Options]) -> dict[str, Option]:
-    """Return the options that have a form field. Several rates are typed into the field of one."""
-    return {name: option for name, option in table(of).items() if option.kind != "rates"}
+def form_options(options_type: type[Options]) -> dict[str, Option]:
+    """Return the options that have a form field. Several rates are typed into the field of a single rate."""
+    return {name: option for name, option in table(options_type).items() if option.kind != "rates"}
 
 
 def option_field(option: Option, present: object = None) -> forms.Field:
@@ -119,14 +119,6 @@ def _number(text: str) -> object:
     return int(text) if text.isdecimal() and len(text) < 20 else text
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    return tuple(map(_share, split(text)))
-
-
 def _share(typed: str) -> float:
     number = typed.removesuffix("%").strip()
     try:
@@ -151,12 +143,12 @@ def percent(share: object) -> str:
     return f"{text.rstrip('0').removesuffix('.') if '.' in text else text} %"
 
 
-# How the text of each kind of option is read. Text of any other kind is the value.
+# Readers of typed text by the kind of the option. Text of any other kind is the value.
 READ: Final[Mapping[str, Callable[[str], object]]] = {
     **dict.fromkeys(("names", "scopes", "methods", "audience", "results"), split),
     "statuses": lambda text: tuple(map(_number, split(text))),
-    "shares": _shares,
-    "plans": _lines,
+    "shares": lambda text: tuple(map(_share, split(text))),
+    "plans": lambda text: tuple(line.strip() for line in text.splitlines() if line.strip()),
     "cost": _number,
     "reserve": _number,
 }

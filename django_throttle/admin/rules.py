@@ -18,10 +18,12 @@ from django.forms import ModelForm, model_to_dict
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from django_throttle import rulebook
@@ -49,22 +51,23 @@ LIMITS_THESE_PAGES: Final = gettext_lazy(
 )
 
 
-WIDE: Final = forms.TextInput(attrs={"class": "vTextField"})
+WIDE_INPUT: Final = forms.TextInput(attrs={"class": "vTextField"})
 
 
-#: What stands above the headings, in this order: what a rule is.
-HEAD: Final = ("in_words", "name", "key", "algorithm", "rate", "limit", "events", "scopes", "action", "enabled")
+#: Fields above the headings, in this order.
+HEAD_FIELDS: Final = ("in_words", "name", "key", "algorithm", "rate", "limit", "events", "scopes", "action", "enabled")
 
 
-def fieldsets(of: type[Options], used: Container[str] = ()) -> list[tuple[Any, dict[str, Any]]]:
+def fieldsets(options_type: type[Options], used: Container[str] = ()) -> list[tuple[Any, dict[str, Any]]]:
     """Return the fieldsets of the form: the options under the headings of the table.
 
     A heading is folded unless one of its options is ``used``.
     """
     groups = {
-        group: [name for name, option in form_options(of).items() if option.group == group] for group in ("", *GROUPS)
+        group: [name for name, option in form_options(options_type).items() if option.group == group]
+        for group in ("", *GROUPS)
     }
-    head = [*HEAD, *(name for name in groups.pop("") if name not in HEAD)]
+    head = [*HEAD_FIELDS, *(name for name in groups.pop("") if name not in HEAD_FIELDS)]
     folded = [
         (
             gettext_lazy(group),
@@ -76,9 +79,9 @@ def fieldsets(of: type[Options], used: Container[str] = ()) -> list[tuple[Any, d
     return [(None, {"fields": head}), *folded, notes]
 
 
-def preview_options(of: type[Options]) -> dict[str, object]:
-    """Return what preview.js needs of the table: the algorithms and the default of each option, and their events."""
-    options = {name: row for name, row in form_options(of).items() if row.owners or row.never}
+def preview_options(options_type: type[Options]) -> dict[str, object]:
+    """Return the data of preview.js: the algorithms and the default of each option, and the events by algorithm."""
+    options = {name: row for name, row in form_options(options_type).items() if row.owners or row.never}
     return {
         "algorithms": {
             name: [algorithm for algorithm in ALGORITHMS if row.takes(algorithm)] for name, row in options.items()
@@ -112,10 +115,9 @@ class RowForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def reason_field() -> forms.CharField:
-    """Return the field for the reason of an edit."""
     text = gettext_lazy("Kept in the history, for whoever asks why it was changed. May be empty.")
     return forms.CharField(
-        label=gettext_lazy("Why this edit"), required=False, max_length=1000, help_text=text, widget=WIDE
+        label=gettext_lazy("Why this edit"), required=False, max_length=1000, help_text=text, widget=WIDE_INPUT
     )
 
 
@@ -266,6 +268,7 @@ class ListAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         with history.editing(request.user.get_username(), "admin"):
             return super().changelist_view(request, extra_context)
 
+    @method_decorator(sensitive_post_parameters("value"))  # of an override; it may be an API key
     def changeform_view(
         self,
         request: HttpRequest,
@@ -407,7 +410,7 @@ class ThrottleRuleAdmin(ListAdmin):
         """With ?replace=NAME return that rule of the settings, or the valid options of an invalid rule."""
         name, rules = request.GET.get("replace", ""), conf().RULES
         if rule := sources.from_settings().rules.get(name):
-            row = ThrottleRule.of(rule)
+            row = ThrottleRule.from_rule(rule)
             return {**row.options, **model_to_dict(row)}
         if not isinstance(rules, Mapping) or name not in rules:
             return dict(super().get_changeform_initial_data(request))

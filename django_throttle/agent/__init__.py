@@ -12,18 +12,9 @@ from django_throttle.agent.jobs import (
     stop,
     stop_for,
     watched,
-)
+)  # fmt: skip
 
 __all__ = [
-    "StoreJob",
-    "add_store_job",
-    "agents",
-    "disable_for",
-    "ensure",
-    "refund_prepaid",
-    "services",
-    "socket_ended",
-    "stop",
-    "stop_for",
-    "watched",
-]
+    "StoreJob", "add_store_job", "agents", "disable_for", "ensure", "refund_prepaid", "services", "socket_ended",
+    "stop", "stop_for", "watched",
+]  # fmt: skip

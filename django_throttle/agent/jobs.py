@@ -44,14 +44,10 @@ RESTART_SECONDS: Final = 6.0  # after a failed start
 class StoreJob(NamedTuple):
     """A periodic job of the background thread for one Redis."""
 
-    #: A noun phrase for the log, such as "sending records".
-    name: str
-    #: The interval.
-    seconds: float
-    #: Does the work.
-    work: Callable[[], object]
-    #: Called when the process ends.
-    finish: Callable[[], object]
+    name: str  #: noun phrase for the log, such as "sending records"
+    seconds: float  #: interval
+    work: Callable[[], object]  #: does the work
+    finish: Callable[[], object]  #: called when the process ends
 
 
 _job_makers: Final[list[Callable[[RedisStore], StoreJob]]] = []
@@ -72,13 +68,10 @@ class _StoreService:
     """The background work for one store."""
 
     store: AnyStore
-    #: True if rules are polled too, as entry points use the store.
-    watches_rules: bool = False
-    #: True if the store has no background work.
-    is_disabled: bool = False
+    watches_rules: bool = False  #: True if rules are polled too, as entry points use the store
+    is_disabled: bool = False  #: True if the store has no background work
     thread: AgentThread | None = None
-    #: Called in reverse order when the service ends.
-    cleanups: list[Callable[[], object]] = field(default_factory=list)
+    cleanups: list[Callable[[], object]] = field(default_factory=list)  #: called in reverse order when the service ends
 
     @property
     def is_complete(self) -> bool:
@@ -148,8 +141,7 @@ class Agents:
     """The agents of this process, one for each store. A forked child starts without agents."""
 
     def __init__(self) -> None:
-        #: The service of each store, by the ``id`` of the store.
-        self.services: dict[int, _StoreService] = {}
+        self.services: dict[int, _StoreService] = {}  #: service of each store, by the ``id`` of the store
         #: The ``id`` of each store whose rules are watched: calls need not start anything for it.
         self.watched: set[int] = set()
         self._renew()
@@ -158,11 +150,9 @@ class Agents:
         atexit.register(self.stop)
 
     def _renew(self) -> None:
-        #: The time on the monotonic clock before which no agent is started, after a failed start.
-        self._not_before = 0.0
+        self._not_before = 0.0  #: time on the monotonic clock before which no agent is started, after a failed start
         self._lock = threading.Lock()
-        #: Held by ``stop``: a second call waits for the first.
-        self._stopping = threading.RLock()
+        self._stopping = threading.RLock()  #: held by ``stop``: a second call waits for the first
         self._finalizer: Finalize | None = None
         self.services.clear()
         self.watched.clear()

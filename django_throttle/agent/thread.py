@@ -24,15 +24,11 @@ IDLE_CHECK_SECONDS: Final = 0.05  # between two checks whether a process that en
 class Job:
     """A periodic job."""
 
-    #: A noun phrase for the log, such as "sending the beat".
-    name: str
+    name: str  #: noun phrase for the log, such as "sending the beat"
     seconds: float
-    #: Does the work. If it returns a float, the next run is due in so many seconds.
-    work: Callable[[], object]
-    #: The time of the next run, on the monotonic clock.
-    due: float
-    #: The consequence of a failure for the site and the remedy, for the log; may be empty.
-    meaning: str
+    work: Callable[[], object]  #: Does the work. If it returns a float, the next run is due in so many seconds.
+    due: float  #: time of the next run, on the monotonic clock
+    meaning: str  #: consequence of a failure for the site and the remedy, for the log; may be empty
     log_throttle: LogThrottle = field(default_factory=LogThrottle)
 
     def run(self) -> None:
@@ -43,7 +39,7 @@ class Job:
             wait = due_in if isinstance(due_in, float) else wait
         except Exception as error:  # noqa: BLE001 - the other jobs go on after any error
             wait = min(wait, RETRY_SECONDS)
-            if self.log_throttle.due(self.name):
+            if self.log_throttle.try_acquire(self.name):
                 meaning = self.meaning and f"; {self.meaning}"
                 logger.warning("%s failed, trying again: %s: %s%s", self.name, type(error).__name__, error, meaning)
         self.due = time.monotonic() + wait

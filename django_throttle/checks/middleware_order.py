@@ -13,6 +13,7 @@ from django.core.checks import CheckMessage
 from django_throttle.checks.project import (
     DECIDED_THROTTLE,
     MIDDLEWARE,
+    class_of_view,
     methods_of,
     routes,
     throttle_classes,
@@ -89,7 +90,7 @@ def check_cached_views(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of views whose throttle is inside a cache, such as ``cache_page``."""
     has_middleware = place_of(MIDDLEWARE) is not None
     for name, view, route in routes():
-        kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+        kind = class_of_view(view)
         around = [*applied_layers(view), *applied_layers(getattr(kind, DISPATCH, None))]
         methods = [list(applied_layers(method)) for method in methods_of(view).values()] or [[]]
         cached = [list(dropwhile(_is_no_cache, [*around, *layers])) for layers in methods]
@@ -137,6 +138,6 @@ def _asks_for_304(rule: Rule) -> bool:
 
 
 def _is_above(first: str, second: str) -> bool:
-    """Return whether both are listed, or classes of their kinds, in this order."""
+    """Return True if both are listed, or classes of their kinds, in this order."""
     places = place_of(first), place_of(second)
     return places[0] is not None and places[1] is not None and places[0] < places[1]

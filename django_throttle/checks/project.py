@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from inspect import getattr_static, unwrap
 from itertools import chain
 from math import inf
+from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -127,19 +128,19 @@ def _flood_warning(delaying: list[str]) -> Iterator[CheckMessage]:
 #: The attributes that a view may have for throttles; the last one is only for views of REST framework.
 VIEW_ATTRIBUTES: Final = ("throttle_scope", "throttle_cost", "throttle_classes")
 # As alike as a letter or two make them: a site may have attributes of its own that begin like these.
-NEAR: Final = 0.86
+MIN_SIMILARITY: Final = 0.86
 
 
-RENAME: Final = "Rename it to {0}, or to a name that is less like it."
-IN_RULE: Final = "Write {0} in a rule of the scope, or choose a name that is less like it."
-AT_VIEW: Final = "Write {0} at the class, in as_view() or in @action, or above @api_view: it is not read here."
-FOR_DROP_IN: Final = "RuleThrottle goes by rules alone: write a rule, or derive the class from SimpleRateThrottle."
-#: What a subclass of a drop-in may have; ``OF_THROTTLES`` are the packages whose own classes are not looked at.
+RENAME_HINT: Final = "Rename it to {0}, or to a name that is less like it."
+RULE_HINT: Final = "Write {0} in a rule of the scope, or choose a name that is less like it."
+VIEW_HINT: Final = "Write {0} at the class, in as_view() or in @action, or above @api_view: it is not read here."
+DROP_IN_HINT: Final = "RuleThrottle goes by rules alone: write a rule, or derive the class from SimpleRateThrottle."
+#: Valid attributes of a subclass of a drop-in. Classes of the packages in ``THROTTLE_PACKAGES`` are not checked.
 DROP_IN_ATTRIBUTES: Final = frozenset((
     "THROTTLE_RATES", "cache_format", "get_cache_key", "get_ident", "get_rate", "parse_rate", "rate", "scope",
     "scope_attr", "throttle_failure", "throttle_success",
 ))  # fmt: skip
-OF_THROTTLES: Final = ("builtins", "django_throttle", "rest_framework")
+THROTTLE_PACKAGES: Final = ("builtins", "django_throttle", "rest_framework")
 # Of a rule, which views, consumers and their attributes do not have; a view's own throttles often read a rate.
 RULE_OPTIONS: Final = {name: name for name in table(Rule) if name not in ("name", "rate", "rates")} | {"ident": "key"}
 
@@ -154,7 +155,7 @@ def check_attributes(raw: RawSettings) -> Iterator[CheckMessage]:
         yield warning("W044", f"{owner}.{name} has no effect; did you mean {meant}?", hint.format(meant))
 
 
-#: Who has an attribute, its name, what was probably meant, and the form of the hint.
+#: Owner and name of an attribute, the option that was probably meant, and the pattern of the hint.
 Misspelling = tuple[str, str, str, str]
 
 
@@ -164,21 +165,21 @@ def _misspelt_at_consumer(consumer: type) -> Iterator[Misspelling]:
         base for base in consumer.__mro__ if base.__module__.partition(".")[0] not in ("django_throttle", "channels")
     ]
     for base in own:
-        near = {name: (repr(meant), RENAME) for name, meant in misspelt_options(base)}
+        near = {name: (repr(meant), RENAME_HINT) for name, meant in misspelt_options(base)}
         near = dict(_of_rules(vars(base), OPTIONS)) | near
         yield from ((base.__name__, name, *how) for name, how in near.items() if not _reads(own, name))
 
 
 def _misspelt_at_view(view: object) -> Iterator[Misspelling]:
     """Yield each misspelt attribute of a view or a method, unless a method of the view or of its throttles reads it."""
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = class_of_view(view)
     valid = VIEW_ATTRIBUTES if hasattr(kind, "throttle_classes") else VIEW_ATTRIBUTES[:-1]
     readers = [base for reader in (kind, *map(importable, throttle_classes(view))) for base in _bases(reader)]
-    owners = [(getattr(owner, "__name__", repr(owner)), owner, RENAME) for owner in (view, *_bases(kind))]
-    owners += [(name, method, AT_VIEW) for name, method in _functions_of(view)]
+    owners = [(getattr(owner, "__name__", repr(owner)), owner, RENAME_HINT) for owner in (view, *_bases(kind))]
+    owners += [(name, method, VIEW_HINT) for name, method in _functions_of(view)]
     for owner, at, hint in owners:
         names = getattr(at, "__dict__", ())
-        near = {name: (repr(meant), hint) for name, meant in misspellings(names, valid, NEAR)}
+        near = {name: (repr(meant), hint) for name, meant in misspellings(names, valid, MIN_SIMILARITY)}
         near = dict(_of_rules(names, valid)) | near
         yield from ((owner, name, *how) for name, how in near.items() if not _reads(readers, name))
 
@@ -188,12 +189,14 @@ def _misspelt_at_throttle(throttle: type) -> Iterator[Misspelling]:
 
     Not one that a method of the throttle reads.
     """
-    own = [base for base in throttle.__mro__ if base.__module__.partition(".")[0] not in OF_THROTTLES]
+    own = [base for base in throttle.__mro__ if base.__module__.partition(".")[0] not in THROTTLE_PACKAGES]
     for base in own:
         if inherits([throttle], DROP_IN):
-            near = {name: (repr(meant), RENAME) for name, meant in misspellings(vars(base), DROP_IN_ATTRIBUTES, 0.8)}
+            near = {
+                name: (repr(meant), RENAME_HINT) for name, meant in misspellings(vars(base), DROP_IN_ATTRIBUTES, 0.8)
+            }
         elif inherits([throttle], RULE_THROTTLE):
-            near = dict.fromkeys(DROP_IN_ATTRIBUTES & vars(base).keys(), ("the base SimpleRateThrottle", FOR_DROP_IN))
+            near = dict.fromkeys(DROP_IN_ATTRIBUTES & vars(base).keys(), ("the base SimpleRateThrottle", DROP_IN_HINT))
         else:
             near = {}
         yield from ((base.__name__, name, *how) for name, how in near.items() if not _reads(own, name))
@@ -203,9 +206,9 @@ def _of_rules(names: Iterable[str], valid: Collection[str]) -> Iterator[tuple[st
     """Yield each name such as ``throttle_key``, with the option of a rule that it is made of."""
     for name in names:
         prefix, _, word = name.partition("_")
-        near = get_close_matches(word, RULE_OPTIONS, n=1, cutoff=NEAR) if prefix == "throttle" else ()
+        near = get_close_matches(word, RULE_OPTIONS, n=1, cutoff=MIN_SIMILARITY) if prefix == "throttle" else ()
         if near and name not in valid:
-            yield name, (f"the option {RULE_OPTIONS[near[0]]!r} of a rule", IN_RULE)
+            yield name, (f"the option {RULE_OPTIONS[near[0]]!r} of a rule", RULE_HINT)
 
 
 def _bases(kind: object) -> tuple[type, ...]:
@@ -221,12 +224,16 @@ def check_view_values(raw: RawSettings) -> Iterator[CheckMessage]:
 
 
 def _ignored_values(view: object) -> Iterator[str]:
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = class_of_view(view)
     owner, is_rest = getattr(kind or view, "__name__", repr(view)), hasattr(view, "cls")
     scope, cost = (view_attribute(view, name) for name in VIEW_ATTRIBUTES[:2])
-    if scope and not isinstance(scope, (str, Promise)) and not (is_rest and isinstance(scope, OF_INSTANCES)):
+    if (
+        scope
+        and not isinstance(scope, (str, Promise))
+        and not (is_rest and isinstance(scope, INSTANCE_ATTRIBUTE_TYPES))
+    ):
         yield f"{owner}.throttle_scope is {_shown(scope)}: it is ignored"
-    if not (cost is None or (is_rest and isinstance(cost, OF_INSTANCES)) or _is_cost(kind, cost)):
+    if not (cost is None or (is_rest and isinstance(cost, INSTANCE_ATTRIBUTE_TYPES)) or _is_cost(kind, cost)):
         yield f"{owner}.throttle_cost is {_shown(cost)}: it is ignored, and each request counts 1"
     if not is_rest and view_attribute(view, VIEW_ATTRIBUTES[2]):
         yield f"{owner}.throttle_classes is ignored, as {owner} is not a view of REST framework"
@@ -238,8 +245,8 @@ def _ignored_values(view: object) -> Iterator[str]:
                 yield f"{name} has {attribute}, which nothing reads {where}"
 
 
-#: What the instance of a view alone has.
-OF_INSTANCES: Final = (property, cached_property)
+#: Types of attributes whose value only an instance of the view has.
+INSTANCE_ATTRIBUTE_TYPES: Final = (property, cached_property)
 
 
 def _is_cost(kind: object, value: object) -> bool:
@@ -252,14 +259,14 @@ def _is_cost(kind: object, value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, OF_INSTANCES):
+    if isinstance(value, INSTANCE_ATTRIBUTE_TYPES):
         return "a property, which only an instance of the view has"
     return "no plain function of the request" if callable(value) else f"{value!r:.80}"
 
 
 def _functions_of(view: object) -> Iterator[tuple[str, object]]:
     """Yield the methods by which a class answers, and the function below ``@api_view``, each with its name."""
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = class_of_view(view)
     for name, method in methods_of(view).items():
         yield f"{getattr(kind, '__name__', kind)}.{name}", method
         if getattr(method, "__qualname__", "").startswith("api_view.<locals>"):
@@ -268,7 +275,7 @@ def _functions_of(view: object) -> Iterator[tuple[str, object]]:
 
 
 def _reads(classes: Iterable[type], name: str) -> bool:
-    """Return whether a class has a method that names this attribute, or an attribute with its name as the value."""
+    """Return True if a class has a method that names this attribute, or an attribute with its name as the value."""
     for value in chain.from_iterable(vars(base).values() for base in classes):
         if value == name if isinstance(value, str) else name in _names_in(value):
             return True
@@ -372,7 +379,6 @@ def socket_scopes() -> Iterator[str]:
 
 
 def _limiting_middleware() -> Iterator[ThrottleMiddleware]:
-    """Return the limiting middleware in the application for WebSockets."""
     return (app for app, _ in _parts(_application()) if _is_middleware(app))
 
 
@@ -596,7 +602,7 @@ def check_deferring_views(raw: RawSettings) -> Iterator[CheckMessage]:
 
 def _decorate_methods(view: object) -> None:
     """Apply the decorators of a class's methods that defer calls, as ``method_decorator`` does at each call."""
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = class_of_view(view)
     for layer in chain.from_iterable(map(view_layers, (getattr(kind, DISPATCH, None), *methods_of(view).values()))):
         decorators = method_decorators(layer) or ()
         if any(getattr(decorator, DEFERRAL, None) is not None for decorator in decorators):
@@ -637,42 +643,26 @@ def check_slots_of_tasks(raw: RawSettings) -> Iterator[CheckMessage]:
 @settings_check()
 def check_deferring_rules(raw: RawSettings) -> Iterator[CheckMessage]:
     """Warn of deferring rules without a deferring view, and of deferring views under other rules."""
-    yield from _undeferred(rules_of_settings(_defers_requests))
-    yield from _never_deferring(rules_of_settings(_never_defers))
+    yield from _deferring_warnings(rules_of_settings(attrgetter("enabled")))
 
 
 @database_check
 def check_deferring_rows(source: SourceRules) -> Iterator[CheckMessage]:
     """Warn of the same for rules in the database."""
-    yield from _undeferred(filter(_defers_requests, source.rules.values()))
-    yield from _never_deferring(filter(_never_defers, source.rules.values()))
+    yield from _deferring_warnings([rule for rule in source.rules.values() if rule.enabled])
 
 
-def _defers_requests(rule: Rule) -> bool:
-    return rule.enabled and rule.action == "defer" and "request" in rule.events
-
-
-def _never_defers(rule: Rule) -> bool:
-    return rule.enabled and rule.action != "defer"
-
-
-def _never_deferring(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
-    named = {deferral.rule for deferral in deferrals}
+def _deferring_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
+    if any(rule.action == "defer" for rule in rules):
+        _ = list(_views())  # which imports the views
+    deferred = {deferral.rule for deferral in deferrals}
     for rule in rules:
-        if rule.name in named:
+        if rule.action != "defer" and rule.name in deferred:
             message = f"a view names a task for calls over rule {rule.name!r}, but its action is {rule.action!r}"
             queue = "" if rule.holds_slots else 'the algorithm "leaky_bucket" and '
             hint = f'No call is deferred. Give the rule {queue}the action "defer".'
             yield warning("W082", message, hint)
-
-
-def _undeferred(rules: Iterable[Rule]) -> Iterator[CheckMessage]:
-    if not (deferring := list(rules)):
-        return
-    _ = list(_views())  # which imports the views
-    named = {deferral.rule for deferral in deferrals}
-    for rule in deferring:
-        if rule.name not in named:
+        elif rule.action == "defer" and "request" in rule.events and rule.name not in deferred:
             message = (
                 f"rule {rule.name!r} has action 'defer', but no view passes defer_to=…: calls run at once until the "
                 "queue is full, then get a 429"
@@ -720,7 +710,7 @@ def _drf_setting(name: str, default: object) -> Any:
 
 
 def is_for_all_views(throttle: str) -> bool:
-    """Return whether a default throttle of REST framework is of this kind."""
+    """Return True if a default throttle of REST framework is of this kind."""
     return inherits(_drf_setting("DEFAULT_THROTTLE_CLASSES", ()), throttle)
 
 
@@ -738,7 +728,7 @@ def throttle_classes(view: object) -> Sequence[object]:
 
 def methods_of(view: object) -> dict[str, Callable[..., object]]:
     """Return the methods of a class-based view by which it answers: those of HTTP, and the actions of a viewset."""
-    kind = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    kind = class_of_view(view)
     names = (*getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
     return {name: method for name in names if callable(method := getattr(kind, name, None))}
 
@@ -747,6 +737,11 @@ def chooses_throttles(view: object) -> bool:
     """Return True if a view of REST framework has a ``get_throttles`` of its own."""
     method = getattr(getattr(view, "cls", None), "get_throttles", None)
     return method is not None and method.__module__ != "rest_framework.views"
+
+
+def class_of_view(view: object) -> Any:
+    """Return the class of a class-based view of Django or REST framework, or None."""
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
 
 
 def _views() -> Iterator[tuple[str | None, object]]:

@@ -50,20 +50,20 @@ from django_throttle.rulebook import sources
 if TYPE_CHECKING:
     from django_throttle.rulebook.coverage import HypotheticalCall
 
-OF_REQUESTS: Final = frozenset(("request", "inflight"))
-OF_TASKS: Final = ("task",)
-OF_SOCKETS: Final = frozenset(("connect", "connection", "message", "send"))
-NAMES_NOTHING: Final = (
+REQUEST_EVENTS: Final = frozenset(("request", "inflight"))
+TASK_EVENTS: Final = ("task",)
+SOCKET_EVENTS: Final = frozenset(("connect", "connection", "message", "send"))
+SCOPE_HINT: Final = (
     "Write the throttle_scope of a view or of a consumer, or the name of a route. A rule that code asks for by its "
     "name, as @throttle and allows do, has that name as its scope. Consumers are found by ASGI_APPLICATION."
 )
-NAMES_EVENTS: Final = (
+EVENTS_HINT: Final = (
     'List the events that it is to count: "request" or "inflight" of views, "connect", "connection", "message" or '
     '"send" of WebSockets. A rule of tasks is named by @throttled_task, whatever its scopes.'
 )
-NAMES_APPLICATION: Final = "Set ASGI_APPLICATION to the application that is served, such as mysite.asgi.application."
-UNKNOWN: Final = "I101"
-NEAR_SCOPE: Final = 0.75  # of 1, from which on a scope is taken for a misspelling
+APPLICATION_HINT: Final = "Set ASGI_APPLICATION to the application that is served, such as mysite.asgi.application."
+UNKNOWN_ID: Final = "I101"
+MIN_SCOPE_SIMILARITY: Final = 0.75  # of 1, from which on a scope is taken for a misspelling
 
 
 class Site(NamedTuple):
@@ -95,7 +95,7 @@ class Site(NamedTuple):
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
         is_asked = entry == rule.name and _is_asked_by_name()
-        if is_asked or rule.events == OF_TASKS or any(matches([entry], scope) for scope in self.scopes):
+        if is_asked or rule.events == TASK_EVENTS or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
             if entry == name:
@@ -104,12 +104,16 @@ class Site(NamedTuple):
             return f"nothing has the scope {entry!r}; the view at this path has the scope {scope!r}"
         names = entry.split()
         is_list = len(names) > 1 and not self.scopes.isdisjoint(names)
-        near = f"; did you mean {', '.join(names)!r}?" if is_list else did_you_mean(entry, self.scopes, NEAR_SCOPE)
+        near = (
+            f"; did you mean {', '.join(names)!r}?"
+            if is_list
+            else did_you_mean(entry, self.scopes, MIN_SCOPE_SIMILARITY)
+        )
         if near:
             return f"nothing has the scope {entry!r}{near}"
-        is_whole = self.is_whole and (not self.doubt or OF_SOCKETS.isdisjoint(rule.events)) and _is_of_places(rule)
+        is_whole = self.is_whole and (not self.doubt or SOCKET_EVENTS.isdisjoint(rule.events)) and _is_of_places(rule)
         # A rule of WebSockets alone is hardly asked by its name.
-        may_be_asked = entry == rule.name and not OF_SOCKETS.issuperset(rule.events)
+        may_be_asked = entry == rule.name and not SOCKET_EVENTS.issuperset(rule.events)
         return f"no route, view or consumer has the scope {entry!r}" if is_whole and not may_be_asked else ""
 
     def fault_of_events(self, rule: Rule, entry: str) -> str:
@@ -117,7 +121,7 @@ class Site(NamedTuple):
 
         Rules of open sockets alone have a check of their own.
         """
-        if rule.events == OF_TASKS:
+        if rule.events == TASK_EVENTS:
             is_sound = entry in (EVERYWHERE, rule.name) or rule.name in named_by_tasks
             return "" if is_sound else self.fault_of_task(entry)
         if not _is_of_places(rule) or rule.events == ("connection",) or entry == EVERYWHERE:
@@ -126,9 +130,9 @@ class Site(NamedTuple):
             return ""
         of_sockets = next((scope for scope in sorted(self.sockets) if matches([entry], scope)), None)
         of_views = next((scope for _, _, scope in self.views if matches([entry], scope)), None)
-        if of_views is None and of_sockets is not None and OF_SOCKETS.isdisjoint(rule.events):
+        if of_views is None and of_sockets is not None and SOCKET_EVENTS.isdisjoint(rule.events):
             return f"{of_sockets!r} is the scope of WebSockets, and the rule counts requests alone"
-        if of_sockets is None and of_views is not None and not self.doubt and OF_REQUESTS.isdisjoint(rule.events):
+        if of_sockets is None and of_views is not None and not self.doubt and REQUEST_EVENTS.isdisjoint(rule.events):
             return f"{of_views!r} is the scope of a view, and the rule counts WebSockets alone"
         return ""
 
@@ -139,7 +143,7 @@ class Site(NamedTuple):
         rules = {name: name for name in named_by_tasks}
         for rule, paths in named_by_tasks.items():
             rules |= {name: rule for path in paths for name in (path, path.rpartition(".")[2])}
-        near = get_close_matches(entry, rules, n=1, cutoff=NEAR_SCOPE)
+        near = get_close_matches(entry, rules, n=1, cutoff=MIN_SCOPE_SIMILARITY)
         if not near:
             return ""
         rule, tasks = rules[near[0]], ", ".join(sorted(named_by_tasks[rules[near[0]]]))
@@ -147,26 +151,26 @@ class Site(NamedTuple):
 
     def lacks_sockets(self, rule: Rule) -> bool:
         """Return True for a rule of WebSockets alone, everywhere, on a site that has none."""
-        is_of_sockets = OF_SOCKETS.issuperset(rule.events) and rule.events != ("connection",)
+        is_of_sockets = SOCKET_EVENTS.issuperset(rule.events) and rule.events != ("connection",)
         return is_of_sockets and not self.doubt and not self.sockets and EVERYWHERE in split_scopes(rule.scopes)[0]
 
     def unknown(self, rule: Rule, covered: Sequence[str]) -> str:
         """Return what cannot be known of a rule that counts WebSockets, or tasks alone; empty where all is."""
-        if rule.events == OF_TASKS and rule.name not in named_by_tasks:
+        if rule.events == TASK_EVENTS and rule.name not in named_by_tasks:
             return f"no @throttled_task({rule.name!r}) has been imported, so it is not known if a task names the rule"
-        if not self.doubt or OF_SOCKETS.isdisjoint(rule.events) or not _is_of_places(rule):
+        if not self.doubt or SOCKET_EVENTS.isdisjoint(rule.events) or not _is_of_places(rule):
             return ""
         for entry in covered:
             is_asked = entry == rule.name and _is_asked_by_name()
             if not (entry == EVERYWHERE or is_asked or any(matches([entry], scope) for scope in self.scopes)):
                 return f"it is not known if a WebSocket has the scope {entry!r}: {self.doubt}"
-        if OF_SOCKETS.issuperset(rule.events) and not any(covers(rule.scopes, scope) for scope in self.sockets):
+        if SOCKET_EVENTS.issuperset(rule.events) and not any(covers(rule.scopes, scope) for scope in self.sockets):
             return f"it is not known if the rule limits a WebSocket: {self.doubt}"
         return ""
 
     def unlimited(self, rule: Rule) -> str | None:
         """Return a scope of the rule whose views no entry point limits; None where one of its places is limited."""
-        if any(covers(rule.scopes, scope) for scope in self.sockets) and not OF_SOCKETS.isdisjoint(rule.events):
+        if any(covers(rule.scopes, scope) for scope in self.sockets) and not SOCKET_EVENTS.isdisjoint(rule.events):
             return None
         views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
         return views[0][1] if views and not any(self.limits(view) for view, _ in views) else None
@@ -272,25 +276,25 @@ def _decorator_warnings(rule_names: Sequence[str]) -> Iterator[CheckMessage]:
 
 
 def _is_of_site(rule: Rule) -> bool:
-    return rule.enabled and (rule.events == OF_TASKS or not (OF_REQUESTS | OF_SOCKETS).isdisjoint(rule.events))
+    return rule.enabled and (rule.events == TASK_EVENTS or not (REQUEST_EVENTS | SOCKET_EVENTS).isdisjoint(rule.events))
 
 
 def _is_of_places(rule: Rule) -> bool:
     """Return False where a task or a group, which no check can find, may have the scope."""
-    return (OF_REQUESTS | OF_SOCKETS).issuperset(rule.events)
+    return (REQUEST_EVENTS | SOCKET_EVENTS).issuperset(rule.events)
 
 
 def unknown_scopes(rule: Rule) -> list[str]:
     """Return what checks say of a rule's scopes, and what to do, for whoever edits it."""
     messages = _scope_warnings([rule] if _is_of_site(rule) else [])
-    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in ("W088", UNKNOWN)]
+    return [f"{message.msg}. {message.hint}" for message in messages if str(message.id)[-4:] in ("W088", UNKNOWN_ID)]
 
 
 def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
     if not rules or not getattr(settings, "ROOT_URLCONF", None):
         return
     site = Site.read()
-    if any(rule.events == OF_TASKS and rule.name not in named_by_tasks for rule in rules):
+    if any(rule.events == TASK_EVENTS and rule.name not in named_by_tasks for rule in rules):
         _import_tasks()
     for rule in rules:
         covered, excluded = split_scopes(rule.scopes)
@@ -303,17 +307,17 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
             fault for entry in (*covered, *excluded) if entry != EVERYWHERE and (fault := site.fault(rule, entry))
         ]
         for fault in faults:
-            yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_NOTHING)
+            yield warning("W088", f"rule {rule.name!r}: {fault}", SCOPE_HINT)
         misplaced = [fault for entry in covered if (fault := site.fault_of_events(rule, entry))]
         for fault in misplaced:
-            yield warning("W088", f"rule {rule.name!r}: {fault}", NAMES_EVENTS)
+            yield warning("W088", f"rule {rule.name!r}: {fault}", EVENTS_HINT)
         if not (faults or misplaced) and (unknown := site.unknown(rule, covered)):
-            hint = NAMES_EVENTS if rule.events == OF_TASKS else NAMES_APPLICATION
-            yield Info(f"rule {rule.name!r}: {unknown}", hint=hint, id=f"django_throttle.{UNKNOWN}")
+            hint = EVENTS_HINT if rule.events == TASK_EVENTS else APPLICATION_HINT
+            yield Info(f"rule {rule.name!r}: {unknown}", hint=hint, id=f"django_throttle.{UNKNOWN_ID}")
         if not faults and site.lacks_sockets(rule) and not _is_asked_by_name():
             hint = "Limit an application for WebSockets, which is found by ASGI_APPLICATION, or list other events."
             yield warning("W089", f"rule {rule.name!r} limits nothing: no WebSockets were found", hint)
-        if faults or misplaced or OF_REQUESTS.isdisjoint(rule.events) or not _is_of_places(rule):
+        if faults or misplaced or REQUEST_EVENTS.isdisjoint(rule.events) or not _is_of_places(rule):
             continue
         hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
         if (scope := site.unlimited(rule)) is None:
@@ -329,7 +333,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
 
 
 #: Functions and classes, and their modules, by which code asks for a rule by its name.
-ASKING: Final = {
+NAMED_RULE_FUNCTIONS: Final = {
     "django_throttle.limiter": ("allows", "aallows"),
     "django_throttle.tasks": ("throttled_task",),
     "django_throttle.contrib.httpx": ("ThrottledTransport", "AsyncThrottledTransport"),
@@ -337,9 +341,9 @@ ASKING: Final = {
 
 
 def _is_asked_by_name() -> bool:
-    """Return True if a module of the site has imported anything in ``ASKING``."""
+    """Return True if a module of the site has imported anything in ``NAMED_RULE_FUNCTIONS``."""
     asking: set[int] = set()
-    for path, names in ASKING.items():
+    for path, names in NAMED_RULE_FUNCTIONS.items():
         if module := sys.modules.get(path):
             asking |= {id(module), *(id(getattr(module, name, None)) for name in names)}
     asking.discard(id(None))
@@ -385,7 +389,7 @@ def _is_of_users(audience: str) -> bool:
 def _beside_decorator(rule: Rule, covered: Sequence[str]) -> Iterator[CheckMessage]:
     """Warn of a rule for a decorator that covers everything, where an entry point sees all requests."""
     sees_all = place_of(MIDDLEWARE) is not None or is_for_all_views(RULE_THROTTLE)
-    if EVERYWHERE in covered and sees_all and not OF_REQUESTS.isdisjoint(rule.events):
+    if EVERYWHERE in covered and sees_all and not REQUEST_EVENTS.isdisjoint(rule.events):
         names = ", ".join(sorted(decorated[rule.name]))
         message = f"rule {rule.name!r} is named by @throttle around {names}, and limits every other request too"
         yield warning("W090", message, f'Give it scopes of its own: "scopes": ["{rule.name}"].')

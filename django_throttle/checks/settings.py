@@ -98,7 +98,6 @@ def rules_of_database(databases: Iterable[str] | None) -> sources.SourceRules:
 
 
 def mistake(number: str, message: str) -> CheckMessage:
-    """Return an error of this number."""
     return Error(message, id=f"django_throttle.{number}")
 
 
@@ -157,18 +156,18 @@ def importable(path: object) -> object:
         return None
 
 
-def is_number(value: object, of: type | tuple[type, ...] = (int, float)) -> bool:
+def is_number(value: object, types: type | tuple[type, ...] = (int, float)) -> bool:
     """Return True for a number of these types, and False for booleans."""
-    return isinstance(value, of) and not isinstance(value, bool)
+    return isinstance(value, types) and not isinstance(value, bool)
 
 
 Wanted = tuple[str, Callable[[Any], bool]]  # a description of the valid values, and a test of a value
 
 
 def _number(
-    least: float, most: float, kind: str = "number of seconds", of: type | tuple[type, ...] = (int, float)
+    least: float, most: float, kind: str = "number of seconds", types: type | tuple[type, ...] = (int, float)
 ) -> Wanted:
-    return f"a {kind} from {least} to {most}", lambda value: is_number(value, of) and least <= value <= most
+    return f"a {kind} from {least} to {most}", lambda value: is_number(value, types) and least <= value <= most
 
 
 def _one_of(*words: str) -> Wanted:
@@ -513,7 +512,7 @@ def check_server(raw: RawSettings) -> Iterator[CheckMessage]:
             memory = store.transport.server_state("memory")
             if "cluster_enabled:1" in store.transport.server_state("cluster"):
                 raise ClusterCrossSlotError("keys of one call are in several slots")
-        # What every decision needs: a script that writes.
+        # Every decision needs a script that writes.
         store.call("set_dedup_key", [store.process_key("check")], [store.now_arg(), 1])
     except Exception as error:  # noqa: BLE001 - whatever Redis or the way to it has to complain of
         yield _unusable(store.transport.place, replication, error)

@@ -38,10 +38,8 @@ class Search(NamedTuple):
     """Request for a list of sockets."""
 
     max_sockets: int
-    #: Hashes of idents to count in any case.
-    hashes: tuple[str, ...]
-    #: End of the request in monotonic seconds.
-    until: float
+    hashes: tuple[str, ...]  #: hashes of idents to count in any case
+    until: float  #: end of the request in monotonic seconds
 
 
 class SocketIdents(NamedTuple):
@@ -155,21 +153,18 @@ def _listed(entries: SocketEntries, search: str, max_sockets: int, hashes: Itera
     hash_counts = dict(counts.most_common(min(MAX_LISTED_IDENTS, IDENTS_PER_SOCKET * max_sockets)))
     hash_counts.update((ident_hash, counts[ident_hash]) for ident_hash in hashes)
 
-    count = min(max_sockets, MAX_LISTED_SOCKETS)
-
     def order(pair: tuple[OpenSocket, SocketEntry]) -> tuple[int, tuple[str, ...], float]:
-        socket_idents = pair[1].socket_idents
-        return (
-            -max([counts[ident_hash] for ident_hash in socket_idents.hashes], default=0),
-            socket_idents.idents,
-            pair[0].opened,
-        )
+        socket, (socket_idents, *_) = pair
+        return -max(map(counts.__getitem__, socket_idents.hashes), default=0), socket_idents.idents, socket.opened
 
     return {
         "open": len(matches),
         "of": len(counts),
         "idents": [[names.get(ident_hash, ""), ident_hash, number] for ident_hash, number in hash_counts.items()],
-        "sockets": [_row(socket, entry.labels) for socket, entry in nsmallest(count, matches, key=order)],
+        "sockets": [
+            _row(socket, entry.labels)
+            for socket, entry in nsmallest(min(max_sockets, MAX_LISTED_SOCKETS), matches, key=order)
+        ],
     }
 
 
@@ -269,14 +264,10 @@ class SocketOverview(NamedTuple):
     idents: tuple[Ident, ...]
     connections: tuple[ListedSocket, ...]
     open: int
-    #: True for a memory store, which knows of no other processes.
-    alone: bool = False
-    #: True if processes had time to answer. One that did not, and has no leases, has no sockets.
-    waited: bool = True
-    #: Hashes of idents that a process may have left out of its list.
-    doubtful: tuple[str, ...] = ()
-    #: Number of processes beyond MAX_PROCESSES, which were not asked.
-    unseen: int = 0
+    alone: bool = False  #: True for a memory store, which knows of no other processes
+    waited: bool = True  #: True if processes had time to answer. One that did not, and has no leases, has no sockets.
+    doubtful: tuple[str, ...] = ()  #: hashes of idents that a process may have left out of its list
+    unseen: int = 0  #: number of processes beyond MAX_PROCESSES, which were not asked
 
     @property
     def is_whole(self) -> bool:

@@ -40,20 +40,13 @@ def beat_seconds() -> float:
 class BeatReply(NamedTuple):
     """Reply to a beat."""
 
-    #: True if Redis knows the caller as a live process.
-    is_known: bool
-    #: Number of live processes.
-    alive: int
-    #: Number of dead processes that are not swept yet.
-    dead: int
-    #: Uids of dead processes that the caller has to sweep.
-    claimed: list[str]
-    #: Number of live processes that are silent, which may be dead.
-    silent: int
-    #: Number of live processes that the caller has beaten for.
-    own: int
-    #: Time of the server in microseconds.
-    now: int
+    is_known: bool  #: True if Redis knows the caller as a live process
+    alive: int  #: number of live processes
+    dead: int  #: number of dead processes that are not swept yet
+    claimed: list[str]  #: uids of dead processes that the caller has to sweep
+    silent: int  #: number of live processes that are silent, which may be dead
+    own: int  #: number of live processes that the caller has beaten for
+    now: int  #: time of the server in microseconds
 
 
 class LastBeat(NamedTuple):
@@ -67,14 +60,10 @@ class LastBeat(NamedTuple):
 class ServerState(NamedTuple):
     """State of a server."""
 
-    #: Number that was written there last, -1 for none.
-    number: int
-    #: Run id, empty if INFO is forbidden.
-    run_id: str
-    #: Number of evicted keys, empty if INFO is forbidden.
-    evicted: str
-    #: True if the server is going to evict keys.
-    near_maxmemory: bool
+    number: int  #: number that was written there last, -1 for none
+    run_id: str  #: empty if INFO is forbidden
+    evicted: str  #: number of evicted keys, empty if INFO is forbidden
+    near_maxmemory: bool  #: True if the server is going to evict keys
 
 
 class IndexLeases(NamedTuple):
@@ -110,14 +99,8 @@ class ProcessRecords:
         """
         silence, sent_at, last_beat = micros(conf().PROCESS_TTL), self._clock(), self._last
         may_expire = self._update_streak() if expires is None else expires
-        args = [
-            self.store.now_arg(),
-            silence,
-            micros(CLAIM_SECONDS),
-            int(may_expire),
-            max_claims,
-            self.store.lease_ttl_ms,
-        ]
+        args = [self.store.now_arg(), silence, micros(CLAIM_SECONDS), int(may_expire)]
+        args += [max_claims, self.store.lease_ttl_ms]
         expected_now = last_beat.now + micros(sent_at - last_beat.sent_at) if last_beat else ""
         args += [report, expected_now, last_beat.written_time if last_beat else ""]
         reply = self._call("beat", self._keys("live", "dead", "meta"), [*args, len(living), *living, *dead])

@@ -25,12 +25,9 @@ MARKER_KEYS: Final = 64  # so many that every node of a Cluster has one of them
 class Loss(NamedTuple):
     """A detected loss of data."""
 
-    #: True if writes were lost.
-    writes: bool
-    #: True if keys were evicted, or are going to be.
-    evicted: bool
-    #: Servers that have gone back in time, each by the name of one of its keys.
-    older: tuple[str, ...]
+    writes: bool  #: True if writes were lost
+    evicted: bool  #: True if keys were evicted, or are going to be
+    older: tuple[str, ...]  #: servers that have gone back in time, each by the name of one of its keys
 
 
 class LossDetector:
@@ -319,10 +316,8 @@ class Reconciler:
                 for release in batch
             ]
             replies = self.store.pipeline(calls)
-            released = [
-                release for release, reply in zip(batch, replies, strict=True) if not isinstance(reply, Exception)
-            ]
-            self.leases.confirm_released(*released)
+            pairs = zip(batch, replies, strict=True)
+            self.leases.confirm_released(*(release for release, reply in pairs if not isinstance(reply, Exception)))
             errors += errors_of(replies)
             if time.monotonic() > until:
                 break

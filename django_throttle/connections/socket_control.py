@@ -29,8 +29,8 @@ class Activity:
     It takes one command for each ident with such a socket, sent in batches, or none if no rule evicts idle sockets.
     """
 
-    def __init__(self, store: AnyStore, sockets: OpenSockets = open_sockets) -> None:
-        self.store, self.sockets = store, sockets
+    def __init__(self, store: AnyStore) -> None:
+        self.store = store
         self._rules: frozenset[str] = frozenset()
         self._reported = 0.0  # time of the last report under these rules
 
@@ -49,7 +49,7 @@ class Activity:
 
     def _active_leases(self) -> dict[LeaseKey, ActiveLeases]:
         leases_by_key: dict[LeaseKey, ActiveLeases] = defaultdict(dict)
-        for socket in self.sockets.all():
+        for socket in open_sockets.all():
             if socket.last_received >= self._reported:
                 for lease in socket.leases:
                     for pair in lease.lease_keys:

@@ -55,25 +55,25 @@ MONTHS: Final = {
     for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)  # noqa: SIM905
 }
 # Names of fields by servers and log libraries, in the order of precedence.
-TIME: Final = (
+TIME_FIELDS: Final = (
     "StartUTC", "StartLocal", "time", "timestamp", "@timestamp", "ts", "msec", "time_iso8601", "time_local",
     "EdgeStartTimestamp",
 )  # fmt: skip
-ADDRESS: Final = (
+ADDRESS_FIELDS: Final = (
     "client_ip", "remote_addr", "address", "remote_ip", "ip", "client", "ClientHost", "ClientAddr", "ClientIP",
     "remoteIp",
 )  # fmt: skip
-USER: Final = ("user", "remote_user", "user_id", "ClientUsername")
-METHOD: Final = ("method", "request_method", "RequestMethod", "ClientRequestMethod", "requestMethod")
-PATH: Final = ("path", "uri", "request_uri", "url", "RequestPath", "ClientRequestURI", "requestUrl")
-STATUS: Final = (
+USER_FIELDS: Final = ("user", "remote_user", "user_id", "ClientUsername")
+METHOD_FIELDS: Final = ("method", "request_method", "RequestMethod", "ClientRequestMethod", "requestMethod")
+PATH_FIELDS: Final = ("path", "uri", "request_uri", "url", "RequestPath", "ClientRequestURI", "requestUrl")
+STATUS_FIELDS: Final = (
     "status", "status_code", "response_status", "response_code", "http_status", "statusCode", "DownstreamStatus",
     "elb_status_code", "EdgeResponseStatus", "response", "code",
 )  # fmt: skip
 EMPTY_VALUES: Final = (None, "", "-", "AnonymousUser")  # the last is the text of Django's AnonymousUser
 STATUS_CODE: Final = re.compile(r"0+|[1-5]\d\d")  # 0 if the client has gone before the response
-LEVEL: Final = ("level", "levelname", "severity")
-MESSAGE: Final = ("message", "msg", "logger", "event")
+LEVEL_FIELDS: Final = ("level", "levelname", "severity")
+MESSAGE_FIELDS: Final = ("message", "msg", "logger", "event")
 # Caddy's logger of requests. Other loggers repeat failed requests.
 CADDY_LOGGER: Final = "http.log.access"
 
@@ -234,18 +234,18 @@ def _of_json(text: str) -> LoggedCall:
     request_line = line.get("request")
     request = REQUEST.match(request_line) if isinstance(request_line, str) else None
     method, path = request.groups() if request else ("", "")
-    address, user = _text(_first(line, ADDRESS)), _text(_first(line, USER))
-    status = next((int(line[name]) for name in STATUS if STATUS_CODE.fullmatch(str(line.get(name)))), None)
+    address, user = _text(_first(line, ADDRESS_FIELDS)), _text(_first(line, USER_FIELDS))
+    status = next((int(line[name]) for name in STATUS_FIELDS if STATUS_CODE.fullmatch(str(line.get(name)))), None)
     if status is None and _first(line, ("status",)) is not None:
         raise ValueError("a status has three digits")
-    method, path = _text(_first(line, METHOD)) or method, _text(_first(line, PATH)) or path
+    method, path = _text(_first(line, METHOD_FIELDS)) or method, _text(_first(line, PATH_FIELDS)) or path
     scope = _text(line.get("scope"))
-    is_message = status is None and _first(line, LEVEL) is not None
-    if is_message or (not (method or path or scope) and _first(line, (*LEVEL, *MESSAGE)) is not None):
+    is_message = status is None and _first(line, LEVEL_FIELDS) is not None
+    if is_message or (not (method or path or scope) and _first(line, (*LEVEL_FIELDS, *MESSAGE_FIELDS)) is not None):
         raise ValueError("this is a message of a program, and no request")
-    if not (method or path) and any(name in line for name in ("request", *METHOD, *PATH)):
+    if not (method or path) and any(name in line for name in ("request", *METHOD_FIELDS, *PATH_FIELDS)):
         raise ValueError("what the client sent is no request")
-    return _call(_seconds(_first(line, TIME)), address, user, method, path, scope, status or 0)
+    return _call(_seconds(_first(line, TIME_FIELDS)), address, user, method, path, scope, status or 0)
 
 
 def _call(at: float, address: str, user: str, method: str, path: str, scope: str, status: int) -> LoggedCall:

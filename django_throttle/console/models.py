@@ -60,7 +60,7 @@ class ThrottleCandidate(CheckedRow):
         return str(self.name)
 
     @classmethod
-    def of(cls, row: ThrottleRule, name: str, author: str) -> Self:
+    def from_row(cls, row: ThrottleRule, name: str, author: str) -> Self:
         """Return an unsaved candidate for the rule ``name`` with the values of ``row``."""
         return cls(name=name, options={**row.state(), "name": name}, created_by=author[:150])
 
@@ -98,9 +98,9 @@ class ThrottleCandidate(CheckedRow):
             raise ValidationError({"share": gettext("In steps only where it counts by the same key as the live rule.")})
         super().clean()
 
-    def adds_rule(self, using: str | None = None) -> bool:
+    def adds_rule(self) -> bool:
         """Return True if the live rule is not in the database, so that promoting adds a row."""
-        return not ThrottleRule.objects.using(using).filter(name=self.name).exists()
+        return not ThrottleRule.objects.filter(name=self.name).exists()
 
     def promote(self, *, may_add: bool = True) -> ThrottleRule:
         """Replace the live rule by the candidate as stored, and return the row.

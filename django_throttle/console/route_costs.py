@@ -211,16 +211,10 @@ def _routes(fields: Mapping[str, int]) -> Iterator[RouteCost]:
 
 
 def _spread(numbers: Mapping[int, int], total: int, scale: int) -> Spread:
-    calls = sum(numbers.values())
-    shares = [_percentile(numbers, ceil(calls * share)) / scale for share in (0.5, 0.95, 0.99)]
-    return Spread(total / calls / scale, *shares)
-
-
-def _percentile(numbers: Mapping[int, int], rank: int) -> float:
-    """Return the value of the request with this rank, from 1 for the lowest value."""
-    buckets = sorted(numbers)
-    last_ranks = list(accumulate(numbers[bucket] for bucket in buckets))
-    return value_of(buckets[bisect_left(last_ranks, rank)])
+    calls, buckets = sum(numbers.values()), sorted(numbers)
+    last_ranks = list(accumulate(numbers[bucket] for bucket in buckets))  # ranks of requests are from 1
+    places = [bisect_left(last_ranks, ceil(calls * share)) for share in (0.5, 0.95, 0.99)]
+    return Spread(total / calls / scale, *(value_of(buckets[place]) / scale for place in places))
 
 
 def in_short(number: float) -> str:

@@ -86,7 +86,12 @@ class _ThrottledTransport(Generic[Transport]):
         retries: int = 0,
         longest_pause: float = 3600.0,
     ) -> None:
-        _check(rule, ident)
+        if not isinstance(rule, str) or not rule:
+            raise TypeError(f"a transport needs the name of a rule, not {rule!r}")
+        if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
+            raise TypeError(f"ident is a text or a function of the request, not {ident!r}")
+        if callable(ident) and is_async(ident):
+            raise TypeError("ident is a plain function, not an async one")
         for name, number in (("max_wait", max_wait), ("retries", retries), ("longest_pause", longest_pause)):
             if type(number) not in (int, float) or not number >= 0:
                 raise ValueError(f"{name} is a number, 0 or more, not {number!r}")
@@ -196,10 +201,10 @@ class _ThrottledTransport(Generic[Transport]):
         seconds = min(requested_wait, self.longest_pause)
         if not seconds:
             return
-        if response.status_code in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE) and _log_throttle.due(self.rule):
+        if response.status_code in (TOO_MANY_REQUESTS, SERVICE_UNAVAILABLE) and _log_throttle.try_acquire(self.rule):
             line = "a call under rule %r was answered %d with a wait of %g s: no process sends such calls until then"
             logger.warning(line, self.rule, response.status_code, seconds)
-        if seconds < requested_wait and _log_throttle.due(self.rule, "capped"):
+        if seconds < requested_wait and _log_throttle.try_acquire(self.rule, "capped"):
             line = (
                 "a call under rule %r was answered with a wait of %g s: calls continue after %g s (longest_pause); ask "
                 "the operator of that server for the reason"
@@ -281,12 +286,3 @@ class _LeasedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
             await self._stream.aclose()
         finally:
             await limiter.arelease(self._lease)
-
-
-def _check(rule: object, ident: object) -> None:
-    if not isinstance(rule, str) or not rule:
-        raise TypeError(f"a transport needs the name of a rule, not {rule!r}")
-    if ident is not None and not callable(ident) and not (isinstance(ident, str) and ident):
-        raise TypeError(f"ident is a text or a function of the request, not {ident!r}")
-    if callable(ident) and is_async(ident):
-        raise TypeError("ident is a plain function, not an async one")

@@ -15,33 +15,23 @@ from functools import partial
 from typing import Final
 
 from django_throttle.exceptions import needs_extra
-from django_throttle.observe.metrics import (
-    BREAKERS,
-    BUCKETS,
-    COUNTED,
-    LEASES,
-    SECONDS,
-    UNCONFIRMED,
-    Add,
-    Counts,
-    Metric,
-    held_leases,
-    open_breakers,
-    unconfirmed_seconds,
-)
+from django_throttle.observe import metrics
 
 with needs_extra("opentelemetry", "opentelemetry"):
     from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 
 
-def name(metric: Metric) -> str:
+def name(metric: metrics.Metric) -> str:
     return f"django_throttle.{metric.name.replace(' ', '.')}"
 
 
 meter: Final = get_meter("django_throttle")
-counters: Final = {metric: meter.create_counter(name(metric), metric.unit, metric.text) for metric in COUNTED}
+counters: Final = {metric: meter.create_counter(name(metric), metric.unit, metric.text) for metric in metrics.COUNTED}
 seconds: Final = meter.create_histogram(
-    name(SECONDS), SECONDS.unit, SECONDS.text, explicit_bucket_boundaries_advisory=BUCKETS
+    name(metrics.SECONDS),
+    metrics.SECONDS.unit,
+    metrics.SECONDS.text,
+    explicit_bucket_boundaries_advisory=metrics.BUCKETS,
 )
 
 
@@ -50,15 +40,20 @@ def callback(read: Callable[[], float]) -> Callable[[CallbackOptions], Iterable[
     return lambda _: (Observation(read()),)
 
 
-for metric, read in ((BREAKERS, open_breakers), (LEASES, held_leases)):
+for metric, read in ((metrics.BREAKERS, metrics.open_breakers), (metrics.LEASES, metrics.held_leases)):
     meter.create_observable_up_down_counter(name(metric), [callback(read)], metric.unit, metric.text)
 
-meter.create_observable_gauge(name(UNCONFIRMED), [callback(unconfirmed_seconds)], UNCONFIRMED.unit, UNCONFIRMED.text)
+meter.create_observable_gauge(
+    name(metrics.UNCONFIRMED),
+    [callback(metrics.unconfirmed_seconds)],
+    metrics.UNCONFIRMED.unit,
+    metrics.UNCONFIRMED.text,
+)
 
 
-def series(metric: Metric, *values: str) -> Add:
+def series(metric: metrics.Metric, *values: str) -> metrics.Add:
     return partial(counters[metric].add, attributes=dict(zip(metric.labels, values, strict=True)))
 
 
-counts: Final = Counts("opentelemetry", series, seconds.record)
+counts: Final = metrics.Counts("opentelemetry", series, seconds.record)
 count: Final = counts.count

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from django.conf import settings
-from django.utils.module_loading import import_string
 from drf_spectacular import openapi
 from drf_spectacular.plumbing import ResolvedComponent
 
+from django_throttle.checks.project import MIDDLEWARE
+from django_throttle.checks.settings import place_of
 from django_throttle.conf import conf
 from django_throttle.contrib.problems import answer
 from django_throttle.core.headers import HEADER_VERSIONS, OFF, Policy, x_rate_limit
 from django_throttle.drf import DecidedThrottle
 from django_throttle.http.problem_details import CONTENT_TYPE
 from django_throttle.http.refusal import HTML
-from django_throttle.middleware import ThrottleMiddleware
 
 if TYPE_CHECKING:
     Base = openapi.AutoSchema
@@ -76,7 +75,8 @@ class ThrottleSchema(Base):
         operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
         media = self._refusal_media() if operation else {}
         if operation and media:
-            names = _headers()
+            fields = HEADER_VERSIONS[conf().RATELIMIT_HEADERS](ANY)
+            names = [*fields, *(() if conf().X_RATELIMIT_HEADERS == OFF else x_rate_limit(ANY))]
             for response in operation["responses"].values():
                 if "$ref" not in response:
                     response["headers"] = self._described(names) | response.get("headers", {})
@@ -93,7 +93,8 @@ class ThrottleSchema(Base):
             detail = {"schema": self._component(DETAIL)}
             as_problem = self.view.get_exception_handler() is answer
             media = problem if as_problem else dict.fromkeys(self.map_renderers("media_type"), detail)
-        return media | problem | {HTML: {"schema": TEXT}} if _is_behind_middleware() else media
+        is_behind_middleware = place_of(MIDDLEWARE) is not None
+        return media | problem | {HTML: {"schema": TEXT}} if is_behind_middleware else media
 
     def _described(self, names: list[str]) -> dict[str, Any]:
         return {name: self._component(name, ResolvedComponent.HEADER) for name in names}
@@ -108,14 +109,3 @@ class ThrottleSchema(Base):
 
 class AutoSchema(ThrottleSchema, openapi.AutoSchema):
     """AutoSchema of drf-spectacular, with the refusals."""
-
-
-def _headers() -> list[str]:
-    """Return the names of the header fields that the settings enable."""
-    fields = HEADER_VERSIONS[conf().RATELIMIT_HEADERS](ANY)
-    return [*fields] if conf().X_RATELIMIT_HEADERS == OFF else [*fields, *x_rate_limit(ANY)]
-
-
-def _is_behind_middleware() -> bool:
-    layers = map(import_string, settings.MIDDLEWARE)
-    return any(isinstance(layer, type) and issubclass(layer, ThrottleMiddleware) for layer in layers)

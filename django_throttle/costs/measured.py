@@ -57,7 +57,7 @@ def _cost_by_function(rule: Rule, *args: object) -> int | None:
     try:
         return check_cost(import_string(rule.measure)(*args))
     except Exception as error:
-        if _log_throttle.due(rule.measure):
+        if _log_throttle.try_acquire(rule.measure):
             fault = error if isinstance(error, InvalidCost) else f"it raised {type(error).__name__}"
             line = "measure %s: %s; under rule %r what was reserved stays charged; correct the function"
             logger.exception(line, rule.measure, fault, rule.name)

@@ -40,7 +40,6 @@ class QueryUsage:
     seconds: float = 0.0
 
     def add(self, other: QueryUsage) -> None:
-        """Add another usage to this one."""
         self.queries += other.queries
         self.rows += other.rows
         self.seconds += other.seconds

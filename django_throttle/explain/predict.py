@@ -59,16 +59,12 @@ class RuleState(NamedTuple):
     """A rule that counts the call, or one of its rates, and its outcome now."""
 
     counting: Counting
-    #: The outcome without the effect of an override that exempts or blocks.
-    outcome: Outcome
-    #: The share of calls that a damper refuses.
-    chance: float = 0.0
-    #: False if the request may decide otherwise.
-    is_sure: bool = True
+    outcome: Outcome  #: outcome without the effect of an override that exempts or blocks
+    chance: float = 0.0  #: share of calls that a damper refuses
+    is_sure: bool = True  #: False if the request may decide otherwise
 
     @property
     def used(self) -> int:
-        """The units in use."""
         return max(0, self.outcome.limit - self.outcome.remaining)
 
     @property
@@ -140,15 +136,11 @@ class Explanation:
 
     call: HypotheticalCall
     caller: KnownCaller
-    #: The rules that count the call, dampers first.
-    rules: Sequence[RuleState] = ()
-    #: The other rules of the scope.
-    others: Sequence[NotCounting] = ()
-    #: The overrides of the caller in order of precedence.
-    overrides: Sequence[Override] = ()
+    rules: Sequence[RuleState] = ()  #: rules that count the call, dampers first
+    others: Sequence[NotCounting] = ()  #: other rules of the scope
+    overrides: Sequence[Override] = ()  #: overrides of the caller in order of precedence
     decision: Decision = field(default_factory=Decision)
-    #: The override that refuses the call, regardless of the rules.
-    block: Override | None = None
+    block: Override | None = None  #: override that refuses the call, regardless of the rules
 
     @property
     def would(self) -> str | None:
@@ -259,7 +251,7 @@ def explain(store: AnyStore, snapshot: Snapshot, call: HypotheticalCall, caller:
     """Predict the decision on a call of this caller. Raise StoreError if the store fails."""
     covered = list(_with_named_idents(store, list(coverage(snapshot, call, caller))))
     counting = [entry for entry in covered if isinstance(entry, Counting)]
-    ranked = snapshot.overrides.of(caller)
+    ranked = snapshot.overrides.for_caller(caller)
     rules = _with_certainty(store, [*_damper_states(store, counting), *_peek(store, counting)])
     blocks = snapshot.overrides.blocks([counted.rule for counted in counting], ranked)
     outcomes = [state.outcome for state in rules if state.verdict in ("allowed", "refused", "shadowed")]

@@ -22,12 +22,9 @@ class Refusal:
     event: str
     rule: str
     reason: str
-    #: "refused" or "shadowed".
-    outcome: str
-    #: The ident hash, or the ident, by the name of each rule.
-    tags: Mapping[str, str]
-    #: The number of refusals that this sampled one stands for.
-    weight: float
+    outcome: str  #: "refused" or "shadowed"
+    tags: Mapping[str, str]  #: ident hash, or the ident, by the name of each rule
+    weight: float  #: number of refusals that this sampled one stands for
 
     def as_json(self) -> dict[str, object]:
         return {**asdict(self), "at": self.at.isoformat()}

@@ -34,8 +34,7 @@ GROUP_KEY: Final = attrgetter("outcome", "scope", "method", "event", "rule", "re
 class RefusalGroup(NamedTuple):
     """Refusals of the same call by the same rule for the same reason."""
 
-    #: Number of refusals.
-    times: int
+    times: int  #: number of refusals
     last: Refusal
 
 
@@ -43,17 +42,12 @@ class RefusalGroup(NamedTuple):
 class CallerExplanation:
     """Predicted decision, recent refusals and open sockets of a caller."""
 
-    #: The reference of the caller: the beginning of the ident hash, as in logs and refusals.
-    reference: str
-    #: None if only recorded refusals have this hash, so that the ident is unknown.
-    explanation: Explanation | None
+    reference: str  #: beginning of the caller's ident hash, as in logs and refusals
+    explanation: Explanation | None  #: None if only recorded refusals have this hash, so that the ident is unknown
     recent: Sequence[Refusal] = ()
-    #: The overrides of the explanation.
-    rows: Sequence[ThrottleOverride] = ()
-    #: The number of the caller's open sockets, in the processes that have answered.
-    open: int = 0
-    #: True if all processes have answered.
-    is_whole: bool = True
+    rows: Sequence[ThrottleOverride] = ()  #: overrides of the explanation
+    open: int = 0  #: number of the caller's open sockets, in the processes that have answered
+    is_whole: bool = True  #: True if all processes have answered
 
     @property
     def sentence(self) -> str:

@@ -114,7 +114,7 @@ class Deferral:
         return rule is not None and rule.defers_to_slots
 
     def _may_defer(self, request: HttpRequest) -> bool:
-        if self.guard is not None and _log_throttle.due(f"{self.rule} {self.guard}"):
+        if self.guard is not None and _log_throttle.try_acquire(f"{self.rule} {self.guard}"):
             logger.error(SKIPPED_GUARD, self.rule, self.guard)
         return self.guard is None and request.method not in NEVER_DEFERRED
 
@@ -311,7 +311,7 @@ class StatusUrl(NamedTuple):
 
     def task_state(self) -> TaskState | None:
         """Return the state of the task in its queue, or None if the queue does not know the task."""
-        task = queue_named(self.queue).find(self.place, self.id)
+        task = queue_named(self.queue).state_of(self.place, self.id)
         if task is None:
             return None
         state = QUEUED if task.state == UNKNOWN and shared_clock.now() < self.starts_at else task.state

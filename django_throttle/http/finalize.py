@@ -256,7 +256,7 @@ async def _settle(request: HttpRequest | None, state: RequestState, response: ob
 
 async def _refund_and_release(state: RequestState, refunds: Sequence[Correct], io: Io) -> None:
     await release_slots(io, state.take_slots())
-    if refunds and not await correct(io, refunds) and _log_throttle.due("refund"):
+    if refunds and not await correct(io, refunds) and _log_throttle.try_acquire("refund"):
         logger.warning(
             "Redis does not answer: calls that count_on or refund_on excludes, or that another rule refused, could "
             "not be refunded, and stay charged until their windows end"

@@ -134,8 +134,7 @@ class Proxies:
 
     networks: tuple[Network, ...] = ()
     count: int = 0
-    #: True if TRUSTED_PROXIES names a proxy.
-    is_declared: bool = False
+    is_declared: bool = False  #: True if TRUSTED_PROXIES names a proxy
 
     def trust(self, peer: object, address: Address | None) -> bool:
         """Return True if the header of a peer is used.

@@ -41,28 +41,20 @@ class Call:
     scope: str
     events: tuple[str, ...]
     caller: Caller
-    #: Units that the call uses.
-    cost: int = 1
-    #: Charges of other entry points for this call, and the leases that they hold for it.
-    charged: Ledger | None = None
+    cost: int = 1  #: units that the call uses
+    charged: Ledger | None = None  #: charges of other entry points for this call, and the leases that they hold for it
     leases: tuple[Lease, ...] = ()
-    #: The only rule to apply, or its name. Its scopes and events do not matter.
-    rule: str | Rule | None = None
-    #: Method of a request in capitals, else "".
-    method: str = ""
+    rule: str | Rule | None = None  #: only rule to apply, or its name. Its scopes and events do not matter.
+    method: str = ""  #: method of a request in capitals, else ""
     #: True if the charges may be refunded later: a later entry point may refuse the call, or know the caller better.
     refundable: bool = False
-    #: Size in bytes.
-    size: int = 0
-    #: Ident that replaces those of the rules' keys. None: the call is not limited.
-    ident: str | None = BY_KEY
+    size: int = 0  #: in bytes
+    ident: str | None = BY_KEY  #: Ident that replaces those of the rules' keys. None: the call is not limited.
     #: True if a client may have made up the ident. Overrides then only block, audiences cover the call, and only the
     #: plan of anonymous callers applies.
     is_untrusted: bool = False
-    #: Names of the rules to apply among those that match. Empty: all of them.
-    only: frozenset[str] = frozenset()
-    #: False if the entry point itself postpones a delayed call.
-    honours_delay: bool = True
+    only: frozenset[str] = frozenset()  #: Names of the rules to apply among those that match. Empty: all of them.
+    honours_delay: bool = True  #: False if the entry point itself postpones a delayed call
     #: True if the entry point retries refused calls itself. Only the last refusal is reported.
     retries_when_refused: bool = False
 

@@ -39,8 +39,7 @@ class KeyedCaller(ABC):
     """Caller with an ident for each key. Subclasses read requests and ASGI scopes."""
 
     subject: object
-    #: True once the user was read and is authenticated.
-    is_logged_in: bool = False
+    is_logged_in: bool = False  #: True once the user was read and is authenticated
     _address: Any = _UNREAD
 
     def ident(self, key: str) -> str | None:
@@ -146,13 +145,13 @@ AUTH_MIDDLEWARE: Final = "django.contrib.auth.middleware"
 
 
 class RequestCaller(KeyedCaller):
-    """Caller of a Django or REST framework request. ``user`` is its user, if that is known already."""
+    """Caller of a Django or REST framework request."""
 
     subject: HttpRequest
 
-    def __init__(self, request: HttpRequest, user: User | None = None) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self.subject = request
-        self._user = user
+        self._user: User | None = None
 
     async def aload(self) -> None:
         """Load the user if that must be awaited. REST framework's requests are authenticated already."""

@@ -232,7 +232,7 @@ def read_groups(user: User) -> frozenset[str] | None:
     try:
         return group_names(user)
     except DatabaseFailure as error:
-        if _log_throttle.due("groups"):
+        if _log_throttle.try_acquire("groups"):
             logger.warning("groups cannot be read, rules and overrides for groups apply to nobody: %s", error)
         return None
 

@@ -36,10 +36,8 @@ class KnownCaller:
     """
 
     subject: object = None
-    #: False if the caller's audiences are unknown: for a tenant and a session.
-    is_certain: bool
-    #: True if no key makes the ident, so that only an entry point that names it counts it.
-    is_explicit: bool
+    is_certain: bool  #: False if the caller's audiences are unknown: for a tenant and a session
+    is_explicit: bool  #: True if no key makes the ident, so that only an entry point that names it counts it
 
     def __init__(
         self, ident: str, *, user: AbstractBaseUser | None = None, auth: object = None, is_explicit: bool = False

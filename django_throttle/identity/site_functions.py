@@ -77,7 +77,7 @@ def try_function(
         if is_request_error(error):
             if body.is_lost:
                 raise
-        elif logs and _log_throttle.due(source):
+        elif logs and _log_throttle.try_acquire(source):
             if isinstance(error, InvalidResult):
                 logger.error("%s %s: %s; correct it", source, error, effect)
             else:
@@ -122,19 +122,18 @@ def cost_of(
     *args: object,
     options: Mapping[str, object] = _NO_OPTIONS,
     call_kind: str = "message",
-    name: str = "throttle_cost",
     reraise: tuple[type[Exception], ...] = (),
 ) -> int:
     """Return the cost by a number, or by a function of ``args`` and ``options``. Log an invalid cost, and return 1.
 
     A frame that the function cannot read must not close its socket, and a wrong function must not disable a rule. A
-    cost larger than any limit stays larger. ``call_kind`` and ``name``, the name of a number, are for the log.
+    cost larger than any limit stays larger. ``call_kind`` is for the log.
     """
     if callable(price):
         function: Callable[..., object] = price
         name = f"{getattr(price, '__module__', '')}.{getattr(price, '__qualname__', type(price).__qualname__)}"
     else:
-        function, args, options = lambda: price, (), _NO_OPTIONS
+        function, args, options, name = lambda: price, (), _NO_OPTIONS, "throttle_cost"
     effect = f"the {call_kind} counts 1"
     return try_function(
         function, *args, options=options, check=_checked_cost, fallback=1, source=name, effect=effect, reraise=reraise

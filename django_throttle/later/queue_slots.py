@@ -23,10 +23,8 @@ class QueueSlot(NamedTuple):
 
     rule: str
     ident: str
-    #: Seconds since 1970.
-    at: float
-    #: The decision that reserved it.
-    decision: Decision | None = None
+    at: float  #: seconds since 1970
+    decision: Decision | None = None  #: decision that reserved it
 
     def refund(self) -> tuple[Correct, ...]:
         """Return the commands that release the queue slot."""
@@ -62,16 +60,12 @@ def _queue_slot(rule: str, ident: str, charged_us: float, wait: float, decision:
     ``charged_us`` is the time of the charge on the store's clock, in microseconds, or 0 to use the shared clock.
     """
     now, at = shared_clock.now(), charged_us / 1_000_000
-    if abs(at - now) >= MAX_TRUSTED_SECONDS and charged_us and _is_by_store(decision):
-        shared_clock.learn(at)
-        now = at
+    if charged_us and abs(at - now) >= MAX_TRUSTED_SECONDS and not decision.degraded:
+        store = get_store()
+        if store.is_remote and store.clock is None:  # Redis has decided, by its own clock
+            shared_clock.learn(at)
+            now = at
     return QueueSlot(rule, ident, (at if abs(at - now) < MAX_TRUSTED_SECONDS else now) + wait, decision)
-
-
-def _is_by_store(decision: Decision) -> bool:
-    """Return True if Redis has decided, by its own clock."""
-    store = get_store()
-    return store.is_remote and store.clock is None and not decision.degraded
 
 
 def last_queue_slot(decision: Decision, rule: str | None = None) -> QueueSlot | None:

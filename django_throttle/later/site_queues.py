@@ -78,9 +78,9 @@ class SiteQueue(Protocol):
         """
 
     def place(self, task: Any, enqueued: Any) -> str:
-        """Return the place of the task for ``find``: the name of its backend, or its own name."""
+        """Return the place of the task for ``state_of``: the name of its backend, or its own name."""
 
-    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002 - the name in both libraries
+    def state_of(self, place: str, id: str) -> TaskState | None:  # noqa: A002 - the name in both libraries
         """Return the state of a task, or None if the queue does not know the task."""
 
 
@@ -117,7 +117,7 @@ class DjangoTasks:
     def place(self, task: object, enqueued: TaskResult[..., Any]) -> str:
         return str(enqueued.backend)
 
-    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002
+    def state_of(self, place: str, id: str) -> TaskState | None:  # noqa: A002
         tasks = import_module(tasks_module())
         errors = import_module(f"{tasks_module()}.exceptions")
         try:
@@ -165,7 +165,7 @@ class CeleryTasks:
     def place(self, task: CeleryTask, enqueued: object) -> str:
         return str(task.name)
 
-    def find(self, place: str, id: str) -> TaskState | None:  # noqa: A002
+    def state_of(self, place: str, id: str) -> TaskState | None:  # noqa: A002
         result = self._result(place, id)
         try:
             state = CELERY_STATES.get(result.state, QUEUED)  # custom states are those of unfinished tasks

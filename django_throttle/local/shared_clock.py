@@ -31,7 +31,7 @@ class SharedClock:
         """Note the current time of the store's clock, in seconds since 1970."""
         offset = store_time - timezone.now().timestamp()
         self.offset = offset if abs(offset) > MAX_TRUSTED_SECONDS else 0.0
-        if self.offset and self._log_throttle.due():
+        if self.offset and self._log_throttle.try_acquire():
             direction = "behind" if offset > 0 else "ahead of"
             line = (
                 "the clock of this host is %.1f s %s Redis': queue slots, promotions and ends of overrides go by Redis'"

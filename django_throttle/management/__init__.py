@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -21,6 +21,9 @@ from django_throttle.translated import gettext, translated
 
 class ShellCommand(BaseCommand):
     """Command that reports an unreachable Redis, and ends with status 1 without a traceback if its pipe is closed."""
+
+    #: None, because an invalid rule of settings must not end the command.
+    requires_system_checks: list[str] | tuple[str, ...] | Literal["__all__"] = []
 
     def run_from_argv(self, argv: list[str]) -> None:
         try:
@@ -55,6 +58,18 @@ def subcommands(parser: CommandParser, metavar: str) -> Callable[..., Any]:
     return lambda name, summary, more="": parsers.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}. {more}", parents=[django_options]
     )
+
+
+def add_most(parser: ArgumentParser, noun: str, default: int) -> None:
+    """Add the option ``--most``, the number of entries that are listed."""
+    help_text = f"{noun} that are listed (default {default})"
+    parser.add_argument("--most", type=_positive, default=default, metavar="N", help=help_text)
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
+        raise ArgumentTypeError(f"a whole number from 1, not {text[:60]!r}")
+    return int(text)
 
 
 def shell_user() -> str:

@@ -138,7 +138,7 @@ def _row(name: str, options: object) -> ThrottleRule:
     description = options.pop("description", "")
     if not isinstance(description, str):
         raise InvalidRule(translatable("description must be text"), rule=name)
-    row = ThrottleRule.of(check_allowed(Rule.from_options(name, options)))
+    row = ThrottleRule.from_rule(check_allowed(Rule.from_options(name, options)))
     row.description = description
     try:
         row.full_clean(validate_unique=False)

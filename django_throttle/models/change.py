@@ -63,7 +63,7 @@ class ThrottleChange(models.Model):
         return {"id": self.pk, "at": self.at.isoformat(), **{name: getattr(self, name) for name in names}}
 
     @property
-    def by(self) -> str:
+    def author(self) -> str:
         """Person and place, as "ada (admin)". For settings, a start time and an end time, only the place."""
         if self.action == "ran out":
             return gettext("its end time")
@@ -73,4 +73,4 @@ class ThrottleChange(models.Model):
     def sentence(self) -> str:
         """Return the line as a line of a log."""
         words, why = " ".join(self.words.split()), " ".join(self.reason.split())
-        return f"{self.pk}  {to_the_second(self.at)}  {self.by}: {self}: {words}{f' – {why}' if why else ''}"
+        return f"{self.pk}  {to_the_second(self.at)}  {self.author}: {self}: {words}{f' – {why}' if why else ''}"

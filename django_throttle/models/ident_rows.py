@@ -41,10 +41,10 @@ def row_texts(idents: Iterable[str], user: AbstractUser | AnonymousUser | None =
 
 
 def _api_keys(values: set[str], user: AbstractUser | AnonymousUser | None) -> Iterator[tuple[str, str]]:
-    if not values or not any(_may_view(model, user) for model in key_models()):
+    if not values or not any(may_view(model, user) for model in key_models()):
         return
     for ident, key in idents_of_rows():
-        if ident.partition(":")[2] in values and _may_view(type(key), user):
+        if ident.partition(":")[2] in values and may_view(type(key), user):
             for row in type(key)._base_manager.filter(pk=key.pk):
                 number = "" if isinstance(row.pk, str) else str(row.pk)  # a text is the key itself
                 yield ident, _labelled("api_key", number, _text_of_api_key(row))
@@ -52,7 +52,7 @@ def _api_keys(values: set[str], user: AbstractUser | AnonymousUser | None) -> It
 
 def _tenants(values: set[str], user: AbstractUser | AnonymousUser | None) -> Iterator[tuple[str, str]]:
     model = tenant_model() if values else None
-    if model is None or not _may_view(model, user):
+    if model is None or not may_view(model, user):
         return
     primary_keys = []
     for value in values:
@@ -62,7 +62,8 @@ def _tenants(values: set[str], user: AbstractUser | AnonymousUser | None) -> Ite
         yield f"tenant:{row.pk}", _labelled("tenant", str(row.pk), str(row))
 
 
-def _may_view(model: type[Model], user: AbstractUser | AnonymousUser | None) -> bool:
+def may_view(model: type[Model], user: AbstractUser | AnonymousUser | None) -> bool:
+    """Return True if a user has the permission to view or to change rows of a model, and for no user."""
     names = (get_permission_codename(action, model._meta) for action in ("view", "change"))
     return user is None or any(user.has_perm(f"{model._meta.app_label}.{name}") for name in names)
 

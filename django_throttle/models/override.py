@@ -86,13 +86,13 @@ CONSTRAINTS: Final = constraints(
 class OverrideQuerySet(AnnouncedQuerySet["ThrottleOverride"]):
     """Queryset of overrides."""
 
-    def in_force(self, now: datetime | None = None) -> OverrideQuerySet:
+    def in_force(self) -> OverrideQuerySet:
         """Return the overrides that have not ended."""
-        return self.filter(Q(until__isnull=True) | Q(until__gt=now or shared_now()))
+        return self.filter(Q(until__isnull=True) | Q(until__gt=shared_now()))
 
-    def expired(self, now: datetime | None = None) -> OverrideQuerySet:
+    def expired(self) -> OverrideQuerySet:
         """Return the overrides that have ended. Operators may extend them."""
-        return self.filter(until__lte=now or shared_now())
+        return self.filter(until__lte=shared_now())
 
 
 class ThrottleOverride(CheckedRow):

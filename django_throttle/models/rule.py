@@ -66,10 +66,8 @@ class CheckedRow(models.Model):
 
     history_kind: ClassVar[str]
     before_save: Self | None  #: the row in the table, while this one is saved
-    #: Returns the core's value. Raises InvalidRule, InvalidOverride or InvalidRate.
-    read: Callable[..., object]
-    #: Returns the description of a valid row.
-    describe: Callable[..., str]
+    read: Callable[..., object]  #: Returns the core's value. Raises InvalidRule, InvalidOverride or InvalidRate.
+    describe: Callable[..., str]  #: returns the description of a valid row
 
     @property
     def history_name(self) -> str:
@@ -222,7 +220,7 @@ class ThrottleRule(CheckedRow):
         return {**super().labels(), **{name: gettext(option.title) for name, option in table(cls.core).items()}}
 
     @classmethod
-    def of(cls, rule: Rule) -> Self:
+    def from_rule(cls, rule: Rule) -> Self:
         """Return an unsaved row for this rule."""
         state = {**rule.as_options(), "name": rule.name, "events": rule.events}
         state.pop("rates", None)

@@ -115,9 +115,7 @@ def try_find_users(typed: str) -> list[AbstractBaseUser] | None:
 
 def values_of_users(typed: str) -> list[str]:
     """Return the stored values of users with this id, name or e-mail address."""
-    with suppress(ValidationError):
-        return [str(user.pk) for user in find_users(typed)]
-    return []
+    return [str(user.pk) for user in try_find_users(typed) or ()]
 
 
 def names_of_users(values: Iterable[str]) -> dict[str, str]:
@@ -240,11 +238,6 @@ def _widened_value(value: str) -> str:
     return value if wider == parsed else str(wider)
 
 
-def _tenant(typed: str) -> str:
-    check_tenant(typed)
-    return typed
-
-
 def _api_key(typed: str) -> str:
     if re.match(KEY_HASH_PATTERN, typed):
         return typed
@@ -255,5 +248,5 @@ _CONVERTERS: Final[dict[str, Callable[[str], str]]] = {
     "user": _user,
     "ip": _address,
     "api_key": _api_key,
-    "tenant": _tenant,
+    "tenant": check_tenant,
 }

@@ -108,10 +108,11 @@ def tenant_model() -> type[Model] | None:
     return None
 
 
-def check_tenant(value: str) -> None:
-    """Raise ValidationError if tenants are rows of a model, and none has this primary key."""
+def check_tenant(value: str) -> str:
+    """Return the value. Raise ValidationError if tenants are rows of a model, and none has this primary key."""
     if model := tenant_model():
         _row(model._meta.label, value, checks=True)
+    return value
 
 
 def _models_of_settings() -> Iterator[type[Model]]:

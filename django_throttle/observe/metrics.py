@@ -19,14 +19,10 @@ BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 class Metric(NamedTuple):
     """The definition of a metric."""
 
-    #: The name in words.
-    name: str
-    #: The help text.
-    text: str
-    #: The names of the labels of its series.
-    labels: tuple[str, ...]
-    #: The unit in UCUM's notation.
-    unit: str
+    name: str  #: in words
+    text: str  #: help text
+    labels: tuple[str, ...]  #: names of the labels
+    unit: str  #: in UCUM's notation
 
 
 DECISIONS: Final = Metric("decisions", "What each rule said of a call.", ("rule", "outcome", "reason"), "{outcome}")
@@ -75,7 +71,6 @@ class Counts:
         costly.connect(self.count_costly, dispatch_uid=f"django_throttle.{name}")
 
     def count(self, report: Report) -> None:
-        """Count a decision."""
         decision = report.decision
         for outcome in decision.outcomes:
             add = self.series_cache.get((outcome.rule, outcome.allowed, outcome.shadow, id(outcome.reason)))
@@ -85,7 +80,6 @@ class Counts:
             self.series(FAILURES, decision.cause.value)(1)
 
     def _new_series(self, outcome: Outcome) -> Add:
-        """Return the function that adds to a new series."""
         rule, reason = outcome.rule, outcome.reason
         if rule not in self.rules and len(self.rules) >= MAX_LABEL_VALUES:
             return self.series(DECISIONS, OTHERS, outcome.verdict, reason.value)

@@ -133,8 +133,7 @@ class Report(NamedTuple):
 
     call: Call
     decision: Decision
-    #: The time that the decision took, without a delay.
-    seconds: float
+    seconds: float  #: time that the decision took, without a delay
 
 
 Hook = Callable[[Report], object]  # runs inside the call, also on event loops, so it has to be quick
@@ -165,7 +164,7 @@ def call_hooks(report: Report) -> None:
         try:
             hook(report)
         except Exception:  # a hook may raise anything, and the reported call goes on
-            if _log_throttle.due(repr(hook)):
+            if _log_throttle.try_acquire(repr(hook)):
                 logger.exception("the hook %r failed: the call went on, and its report is lost to this hook", hook)
 
 

@@ -61,12 +61,9 @@ class Counting(NamedTuple):
     is_doubtful: bool = False  #: True if the call may count under another ident
     #: True if the caller may be outside the rule's audience, or if no entry point may name the ident.
     may_not_count: bool = False
-    #: The rule under plans that the caller may have.
-    alternatives: tuple[Rule, ...] = ()
-    #: Functions of the site that decide about the caller's plan or the cost.
-    functions: tuple[str, ...] = ()
-    #: How the rule counts the caller's ident if an entry point names it.
-    if_named: Counting | None = None
+    alternatives: tuple[Rule, ...] = ()  #: rule under plans that the caller may have
+    functions: tuple[str, ...] = ()  #: functions of the site that decide about the caller's plan or the cost
+    if_named: Counting | None = None  #: how the rule counts the caller's ident if an entry point names it
 
 
 class NotCounting(NamedTuple):
@@ -75,13 +72,12 @@ class NotCounting(NamedTuple):
     rule: Rule
     why: str
     is_doubtful: bool = False  #: True if the rule may count the call nevertheless
-    #: How the rule counts the caller's ident if an entry point names it.
-    if_named: Counting | None = None
+    if_named: Counting | None = None  #: how the rule counts the caller's ident if an entry point names it
 
 
 def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) -> Iterator[Counting | NotCounting]:
     """Yield each enabled rule that covers the scope, in the order of their names."""
-    ranked = snapshot.overrides.of(caller)
+    ranked = snapshot.overrides.for_caller(caller)
     rules = snapshot.covering(call.scope) if call.scope else [rule for rule in snapshot.rules if rule.enabled]
     for rule in rules:
         if why := _why_not_this_call(rule, call):
@@ -119,7 +115,7 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: Kn
     """Return how the rule counts the caller's ident if the code names it. Return None if the rule's key makes it."""
     if caller.ident(rule.key) == caller.name or rule.key == "connection":
         return None
-    ranked = snapshot.overrides.of(caller)
+    ranked = snapshot.overrides.for_caller(caller)
     override, effective = snapshot.overrides.deciding(rule, ranked)
     cost = _cost(rule if effective is None else effective, call, caller)
     if caller.is_explicit:

@@ -170,7 +170,7 @@ def _announce_change(old: Snapshot | None, new: Snapshot | None) -> None:
 
 
 class EffectiveSince(NamedTuple):
-    """When the current rules took effect in this process."""
+    """Time at which the current rules took effect in this process."""
 
     at: float  #: in seconds since 1970
     after: float | None  #: seconds since the edit; None for the first rules of a process, and without a Redis
@@ -183,33 +183,23 @@ NOT_LOADED: Final = EffectiveSince(0.0, None)
 class _ProcessRules:
     """Rules of this process under these settings, and their last reading."""
 
-    #: Rules that a test uses in place of the snapshot.
-    pinned: Snapshot | None = None
+    pinned: Snapshot | None = None  #: rules that a test uses in place of the snapshot
     snapshot: Snapshot | None = None
-    #: False until the database was read outside a transaction.
-    is_committed: bool = False
-    #: True once edits made before this process started are read.
-    has_recalled: bool = False
+    is_committed: bool = False  #: False until the database was read outside a transaction
+    has_recalled: bool = False  #: True once edits made before this process started are read
     #: Weak reference to the connection in whose open transaction the rules were read.
     open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
-    #: Version in Redis before the last reading.
-    version: str | None = None
+    version: str | None = None  #: version in Redis before the last reading
     #: Times of the last reading, and of the last confirmation that the rules are the newest, on the monotonic clock.
     read_at: float = 0.0
     confirmed_at: float = 0.0
     effective_since: EffectiveSince = NOT_LOADED
-    #: When receivers of ``rules_changed`` last had the rules in force, in seconds since 1970.
-    announced_at: float = 0.0
-    #: Overrides that ended, for which no signal was sent yet.
-    ended: tuple[Override, ...] = ()
-    #: Duration of the last reading.
-    reading_seconds: float = 0.0
-    #: Number of the reading that the snapshot is from.
-    reading_number: int = -1
-    #: The last reading that did not fail.
-    reading: Reading = NOTHING_READ
-    #: Faults that were logged.
-    faults: frozenset[tuple[str, str, str]] = frozenset()
+    announced_at: float = 0.0  #: when receivers of ``rules_changed`` last had the rules in force, in seconds since 1970
+    ended: tuple[Override, ...] = ()  #: overrides that ended, for which no signal was sent yet
+    reading_seconds: float = 0.0  #: duration of the last reading
+    reading_number: int = -1  #: number of the reading that the snapshot is from
+    reading: Reading = NOTHING_READ  #: last reading that did not fail
+    faults: frozenset[tuple[str, str, str]] = frozenset()  #: faults that were logged
     override_faults: frozenset[tuple[int, str]] = frozenset()
     is_failing: bool = False
     failing_sources: frozenset[str] = frozenset()
@@ -457,12 +447,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 # By connection: an event that is set once the edits of its last transaction are published.
 _announced: Final[WeakKeyDictionary[BaseDatabaseWrapper, Event]] = WeakKeyDictionary()
-
-
-def connect() -> None:
-    """Listen to saves and deletions of rules and overrides."""
-    for model in ("django_throttle.ThrottleRule", "django_throttle.ThrottleOverride"):
-        announce_edits(model)
 
 
 def announce_edits(model: type[Model] | str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
@@ -89,16 +89,15 @@ def forget() -> None:
     edits = {}
 
 
-def due(charges: Iterable[Charge]) -> list[PendingMigration]:
+def pending_migrations(charges: Iterable[Charge]) -> list[PendingMigration]:
     """Return the migrations to make before these charges."""
-    return list(_due(charges, monotonic()))
-
-
-def _due(charges: Iterable[Charge], now: float) -> Iterator[PendingMigration]:
-    for charge in charges:
-        for edit in edits.get(charge.rule.id, ()):
-            if charge.cost and now < edit.until and charge.ident not in edit.migrated:
-                yield PendingMigration(edit, charge)
+    now = monotonic()
+    pairs = ((edit, charge) for charge in charges if charge.cost for edit in edits.get(charge.rule.id, ()))
+    return [
+        PendingMigration(edit, charge)
+        for edit, charge in pairs
+        if now < edit.until and charge.ident not in edit.migrated
+    ]
 
 
 async def migrate_first(io: Io, migrations: Iterable[PendingMigration], decide: Callable[[], Awaitable[T]]) -> T:

@@ -117,7 +117,7 @@ def applies_to(rule: Rule, call: Call) -> bool:
     Every audience covers an untrusted ident: a client could otherwise leave an audience by another ident.
     """
     if rule.methods and not takes_method(rule, call.method):
-        if call.rule and not call.method and _log_throttle.due("methods", rule.name):
+        if call.rule and not call.method and _log_throttle.try_acquire("methods", rule.name):
             line = (
                 "rule %r has methods: calls that name it and have no request are not limited; remove its methods, or "
                 "pass the request as an argument"
@@ -199,7 +199,7 @@ class Overrides:
     def __bool__(self) -> bool:
         return bool(self.all)
 
-    def of(self, caller: Caller) -> list[Override]:
+    def for_caller(self, caller: Caller) -> list[Override]:
         """Return the overrides of this caller that have not ended, the highest rank first."""
         overrides = self._lookup(caller)
         if not overrides:  # nearly every caller
@@ -338,17 +338,9 @@ class Snapshot:
     """Rules in the order of their names, and overrides, at one moment. It is never edited, only replaced."""
 
     __slots__ = (
-        "_by_name",
-        "_digest",
-        "_prepared",
-        "_scopes",
-        "_shares",
-        "candidates",
-        "faults",
-        "overrides",
-        "rules",
+        "_by_name", "_digest", "_prepared", "_scopes", "_shares", "candidates", "faults", "overrides", "rules",
         "version",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -385,8 +377,7 @@ class Snapshot:
         digest = self._digest.copy()
         _add(digest, map(repr, overrides.all))
         self.overrides = overrides
-        #: Digest, equal in all processes with the same rules and overrides.
-        self.version = digest.hexdigest()
+        self.version = digest.hexdigest()  #: digest, equal in all processes with the same rules and overrides
 
     def as_of(self, moment: float) -> Snapshot:
         """Return the rules with the overrides that were in force at ``moment``, in seconds since 1970."""
@@ -408,7 +399,7 @@ class Snapshot:
     def match(self, call: Call) -> Charges:
         """Return the charges of a call: one for each enabled rule that covers it and has an ident for the caller."""
         caller = call.caller
-        overrides = self.overrides.of(caller) if self.overrides.all and not call.is_untrusted else []
+        overrides = self.overrides.for_caller(caller) if self.overrides.all and not call.is_untrusted else []
         if not (overrides or call.charged or call.only) and call.ident == BY_KEY:  # most calls
             covering = self._covering(call)
             if covering.is_plain:
@@ -437,7 +428,7 @@ class Snapshot:
 
     def blocks(self, call: Call) -> tuple[Outcome, ...]:
         """Return the refusals of a call that an override blocks or whose address is unknown. Return () for others."""
-        overrides = self.overrides.of(call.caller) if self.overrides.has_blocks else ()
+        overrides = self.overrides.for_caller(call.caller) if self.overrides.has_blocks else ()
         if overrides and (refusals := self.overrides.blocks(self._matched(call), overrides)):
             return refusals
         return address_refusals(self._matched(call), call) if conf().NO_ADDRESS == "refuse" else ()
@@ -449,7 +440,9 @@ class Snapshot:
         caller has an override.
         """
         rules = self._prepared.get((scope, events)) or self._covering_at((scope, events))
-        if not (rules.is_plain and rules.needs_no_settlement) or (self.overrides.all and self.overrides.of(caller)):
+        if not (rules.is_plain and rules.needs_no_settlement) or (
+            self.overrides.all and self.overrides.for_caller(caller)
+        ):
             return None
         if rules.find_ident is None:
             return rules.charges(caller, 1)
@@ -483,7 +476,7 @@ class Snapshot:
 
     def _named(self, rule_or_name: str | Rule) -> tuple[Rule, ...]:
         rule = rule_or_name if isinstance(rule_or_name, Rule) else self.by_name(rule_or_name)
-        if rule is None and _log_throttle.due(str(rule_or_name)):
+        if rule is None and _log_throttle.try_acquire(str(rule_or_name)):
             logger.warning("calls that name a rule are not limited: %s", self.lacks(str(rule_or_name)))
         candidate = None if rule is None else self.by_name(candidate_name(rule.name))
         return tuple([each for each in (rule, candidate) if each is not None and each.enabled])

@@ -77,8 +77,7 @@ class RuleSource:
     ``rulebook.changed()`` when rules were edited, or ``announce_edits`` once for a model.
     """
 
-    #: Name of the source in log lines.
-    name = "code"
+    name = "code"  #: name of the source in log lines
 
     def read(self, before: SourceRules) -> SourceRules:
         """Return the rules and candidates. Return ``before``, the last result, if nothing has changed.
@@ -108,9 +107,8 @@ class Reading:
     database: SourceRules = NO_RULES
     #: Added sources by name. A source that could not be read has its former rules.
     added: Mapping[str, SourceRules] = field(default_factory=dict)
-    #: Exceptions of the database, and of added sources by name.
-    failure: Exception | None = None
-    failures: Mapping[str, Exception] = field(default_factory=dict)
+    failure: Exception | None = None  #: of the database
+    failures: Mapping[str, Exception] = field(default_factory=dict)  #: of added sources, by name
     #: Weak reference to the connection in whose open transaction the database was read, as it may be rolled back.
     open_in: Callable[[], BaseDatabaseWrapper | None] | None = None
 
@@ -423,7 +421,7 @@ def promote_due() -> None:
         try:
             source.promote_due()
         except Exception as error:  # noqa: BLE001  (edited rules are read nevertheless)
-            if _promotion_log.due(source.name):
+            if _promotion_log.try_acquire(source.name):
                 logger.warning("due %s were not promoted, the next poll tries again: %s", source.name, error)
 
 

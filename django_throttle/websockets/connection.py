@@ -56,8 +56,7 @@ class InterruptibleWaits:
     __slots__ = ("tasks",)
 
     def __init__(self) -> None:
-        #: The tasks that wait now.
-        self.tasks: set[asyncio.Task[object] | None] = set()
+        self.tasks: set[asyncio.Task[object] | None] = set()  #: tasks that wait now
 
     async def on(self, work: Awaitable[object]) -> object:
         """Await ``work``. Return INTERRUPTED if ``interrupt`` is called meanwhile."""
@@ -84,7 +83,6 @@ class InterruptibleWaits:
         return may_be and task.uncancel() <= cancellations  # type: ignore[union-attr]
 
     def interrupt(self) -> None:
-        """End all waits."""
         tasks, self.tasks = self.tasks, set()
         for task in tasks:
             if task is not None:
@@ -102,10 +100,8 @@ class UnacceptedSockets:
     __slots__ = ("_due", "_has_timer")
 
     def __init__(self) -> None:
-        #: The times on the monotonic clock at which accepting is overdue.
-        self._due: dict[Deadlines, float] = {}
-        #: True if a timer runs. The timer is not kept, as it refers to the loop.
-        self._has_timer = False
+        self._due: dict[Deadlines, float] = {}  #: times on the monotonic clock at which accepting is overdue
+        self._has_timer = False  #: True if a timer runs. The timer is not kept, as it refers to the loop.
 
     def add(self, deadlines: Deadlines, seconds: float) -> None:
         """Call ``on_passed`` of the deadlines after ``seconds``, unless they are discarded."""
@@ -158,7 +154,6 @@ class Deadlines:
             self._schedule()
 
     def end(self) -> None:
-        """Stop watching."""
         if self._unaccepted is not None:
             self._unaccepted.discard(self)
             self._unaccepted = None
@@ -214,22 +209,18 @@ class Connection:
     ) -> None:
         self.id: str = open_sockets.new_id() if outer is None else outer.id
         self.scope, self.path, self.caller = settings.scope, scope.get("path", ""), AsgiCaller(scope)
-        #: The settings of the entry point.
-        self.settings = settings
-        #: The connection of another scope around this one.
-        self.outer = outer
+        self.settings = settings  #: settings of the entry point
+        self.outer = outer  #: connection of another scope around this one
         #: The first offer of the client, with which we accept; then the choice of the application.
         self.subprotocol: Subprotocol = subprotocol_of(next(iter(scope.get("subprotocols") or ()), None))
-        #: The connections of other scopes inside this one.
-        self.inner: tuple[Connection, ...] = ()
+        self.inner: tuple[Connection, ...] = ()  #: connections of other scopes inside this one
         #: Sends frames of django_throttle.
         self.send_own: Send = best_effort(send) if outer is None else bypassing(outer.send_own, send)
         self._receive, self._send = receive, send
         self.loop = asyncio.get_running_loop()
         self.waits = InterruptibleWaits()
         self.leases: tuple[Lease, ...] = ()
-        #: The decision on the handshake, until the application accepts.
-        self.handshake: Decision | None = None
+        self.handshake: Decision | None = None  #: decision on the handshake, until the application accepts
         self.opened = self.last_received = monotonic()
         self.received = self.refused = self.sent = self.lost = 0
         outer_incoming, outer_outgoing = (None, None) if outer is None else (outer.incoming, outer.outgoing)
@@ -240,14 +231,10 @@ class Connection:
         #: Drops the frames that wait to be sent. Returns the dropped frames that are not reported yet.
         self.take_dropped: Callable[[], DroppedFrames | None] = _no_dropped_frames
         self._last_caller_entries: list[object] = []
-        #: True between accept and close.
-        self.is_open = False
-        #: True after either side has closed.
-        self.has_ended = False
-        #: True after the application has returned.
-        self.has_returned = False
-        #: The close by django_throttle.
-        self.closed: Close | None = None
+        self.is_open = False  #: True between accept and close
+        self.has_ended = False  #: True after either side has closed
+        self.has_returned = False  #: True after the application has returned
+        self.closed: Close | None = None  #: close by django_throttle
         self._closed_at = 0.0
         self._deadlines: Deadlines | None = None
         #: Seconds for which the application has listened since the last frame, without the current wait.
@@ -337,7 +324,6 @@ class Connection:
         return not all(map(is_, former, self._last_caller_entries))  # an equality test might query a database
 
     def replace_leases(self, leases: tuple[Lease, ...]) -> None:
-        """Replace the leases."""
         for outer in self.outers():
             outer.leases = (*[lease for lease in outer.leases if lease not in self.leases], *leases)
         self.leases = leases
@@ -423,7 +409,6 @@ class Connection:
         return self._listened if self._listening_since is None else self._listened + monotonic() - self._listening_since
 
     def accepted(self) -> None:
-        """Note that the application has accepted."""
         self.handshake = None
         self.is_open = not self.has_ended
         self._listened = 0.0

@@ -19,8 +19,7 @@ class CounterResult(NamedTuple):
     """The result of charging all charges or none."""
 
     allowed: bool
-    #: A step for each charge.
-    steps: list[StepResult]
+    steps: list[StepResult]  #: step for each charge
 
     @property
     def is_ordinary(self) -> bool:

@@ -52,10 +52,8 @@ def error_payload(decision: Decision) -> dict[str, object]:
 class DroppedFrames(NamedTuple):
     """Dropped frames to a client, those replaced by a newer frame of their kind included."""
 
-    #: Number of frames.
-    lost: int
-    #: The time when the first of them was dropped.
-    since: datetime
+    lost: int  #: number of frames
+    since: datetime  #: time when the first of them was dropped
 
 
 def continuity_payload(dropped: DroppedFrames) -> dict[str, object]:
@@ -138,10 +136,8 @@ class Escalation:
     __slots__ = ("_burst_ends_at", "errors_muted_until", "violations")
 
     def __init__(self) -> None:
-        #: Number of consecutive refusals.
-        self.violations = 0
-        #: The time on the monotonic clock until which no error frame is sent.
-        self.errors_muted_until = 0.0
+        self.violations = 0  #: number of consecutive refusals
+        self.errors_muted_until = 0.0  #: time on the monotonic clock until which no error frame is sent
         #: The time on the monotonic clock when the whole burst of error frames is available again.
         self._burst_ends_at = 0.0
 
@@ -205,8 +201,7 @@ class Close(NamedTuple):
 
     code: int
     reason: str
-    #: The last frame before the close; None for no frame.
-    payload: object = None
+    payload: object = None  #: last frame before the close; None for no frame
 
 
 def close_reason(decision: Decision) -> str:
@@ -256,17 +251,10 @@ async def refuse_handshake(scope: Scope, send: Send, decision: Decision, close: 
     status = 503 if decision.unavailable else 429
     seconds = retry_seconds(decision.retry_after)
     body = problem(decision, status, seconds, is_request=False, reference=reference(decision))
-    # No await of anything else between these two: a server may end the response after the first.
-    await send({"type": "websocket.http.response.start", "status": status, "headers": _headers(seconds, body)})
-    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
-
-
-def _headers(seconds: int | None, body: bytes) -> list[tuple[bytes, bytes]]:
-    headers = [
-        (b"content-type", CONTENT_TYPE.encode()),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
+    length = str(len(body)).encode()
+    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", length), (b"cache-control", b"no-store")]
     if seconds is not None:
         headers.append((b"retry-after", str(seconds).encode()))
-    return headers
+    # No await of anything else between these two: a server may end the response after the first.
+    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

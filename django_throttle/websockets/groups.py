@@ -85,8 +85,7 @@ class RemoteMembers(NamedTuple):
 
     store: Store
     members: int
-    #: The time on the monotonic clock when the store has to be asked again.
-    expires_at: float
+    expires_at: float  #: time on the monotonic clock when the store has to be asked again
 
 
 class MemberCounts:
@@ -100,7 +99,7 @@ class MemberCounts:
         self._remote: dict[str, RemoteMembers] = {}
         self._queries: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[RemoteMembers]] = {}
 
-    async def of(self, io: StoreIo, group: str) -> int:
+    async def count(self, io: StoreIo, group: str) -> int:
         """Return the number of members. Concurrent calls on an event loop share a query. Raises nothing."""
         remote = self._cached(group, io.store)
         if remote is None:
@@ -158,8 +157,7 @@ class MemberReporter:
 
     def __init__(self, store: RedisStore, own: LocalMembers = members) -> None:
         self.store, self.own = store, own
-        #: The time of the next whole report, on the monotonic clock; 0.0 before the first report.
-        self.whole_at = 0.0
+        self.whole_at = 0.0  #: time of the next whole report, on the monotonic clock; 0.0 before the first report
 
     def __call__(self) -> None:
         """Report changed groups, or all groups if a whole report is due.
@@ -248,13 +246,12 @@ class CountingLayer:
     The consumer's channel is the first that it creates.
     """
 
-    def __init__(self, layer: BaseChannelLayer, alias: str, counts: LocalMembers = members) -> None:
-        self._layer, self.alias, self._counts = layer, alias, counts
+    def __init__(self, layer: BaseChannelLayer, alias: str) -> None:
+        self._layer, self.alias = layer, alias
         if (queues := getattr(layer, "__dict__", {}).get("receive_buffer")) is not None:
             queues.default_factory = partial(ReportingQueue, layer.capacity)
         self._channel: str | None = None
-        #: The idents of the consumer's groups; None after its socket has ended.
-        self._groups: set[str] | None = set()
+        self._groups: set[str] | None = set()  #: idents of the consumer's groups; None after its socket has ended
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
@@ -281,7 +278,7 @@ class CountingLayer:
         if channel == self._channel and self._groups is not None:
             ident = group_ident(self.alias, group)
             self._groups.add(ident)
-            self._counts.add(ident, channel)
+            members.add(ident, channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
         try:
@@ -289,13 +286,13 @@ class CountingLayer:
         finally:
             if channel == self._channel and self._groups is not None:
                 self._groups.discard(group_ident(self.alias, group))
-                self._counts.discard(group_ident(self.alias, group), channel)
+                members.discard(group_ident(self.alias, group), channel)
 
     def end(self) -> None:
         """Remove the consumer from all groups that it has not left, as its socket has ended."""
         groups, self._groups = self._groups, None
         for group in groups or ():
-            self._counts.discard(group, self._channel or "")
+            members.discard(group, self._channel or "")
 
 
 class ChannelLayerAttribute:

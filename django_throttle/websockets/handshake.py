@@ -13,13 +13,7 @@ from django_throttle.identity.caller import SOCKET_SCOPE_KEY
 from django_throttle.runtime import in_thread, spawn
 from django_throttle.websockets import rule_change
 from django_throttle.websockets.connection import Connection
-from django_throttle.websockets.error_frames import (
-    Application,
-    Receive,
-    Scope,
-    Send,
-    refuse_handshake,
-)
+from django_throttle.websockets.error_frames import Application, Receive, Scope, Send, refuse_handshake
 from django_throttle.websockets.messages import Inbound, Outbound
 from django_throttle.websockets.settings import SocketSettings
 
@@ -32,7 +26,6 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
     """
     if scope["type"] != "websocket":
         return await app(scope, receive, send)
-    refusal = settings.refuse
     outer = _innermost(scope.get(SOCKET_SCOPE_KEY))
     if outer is not None and outer.scope == settings.scope:
         outer.adopt(settings, scope)
@@ -50,7 +43,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
                 spawn(rule_change.apply([connection], former_rules, rules))
             return await app(scope, inbound.receive, outbound.send)
         close = connection.close_for(refused_decision, has_started=False)
-        await refuse_handshake(scope, connection.send_own, refused_decision, close, by=refusal)
+        await refuse_handshake(scope, connection.send_own, refused_decision, close, by=settings.refuse)
     except ConnectionAbortedError:  # raised by ``check_still_sending`` long after our close
         if connection.closed is None:
             raise

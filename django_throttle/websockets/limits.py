@@ -34,42 +34,28 @@ class MatchedRules:
     """The charges of a frame that costs 1 and has one byte, by where their rules are decided."""
 
     snapshot: rulebook.Snapshot
-    #: Of rules that count this connection alone.
-    per_connection: tuple[Charge, ...]
-    #: Of rules that the process decides by its own meters.
-    metered: tuple[Charge, ...]
-    #: Of rules that the store decides.
-    shared: tuple[Charge, ...]
-    #: Refusals by overrides.
-    blocks: tuple[Outcome, ...]
+    per_connection: tuple[Charge, ...]  #: of rules that count this connection alone
+    metered: tuple[Charge, ...]  #: of rules that the process decides by its own meters
+    shared: tuple[Charge, ...]  #: of rules that the store decides
+    blocks: tuple[Outcome, ...]  #: refusals by overrides
     #: The name of the rule and the ident of each charge by outer connections.
     outer_pairs: frozenset[tuple[str, str]] = frozenset()
-    #: When the match has to be repeated, on the clock of ``perf_counter``.
-    expires_at: float = field(init=False)
-    #: True if a rule counts bytes.
-    counts_bytes: bool = field(init=False)
-    #: True if a rule has a measured unit.
-    has_measured_rule: bool = field(init=False)
-    #: True if a rule of ``per_connection`` delays frames.
-    has_delay: bool = field(init=False)
+    expires_at: float = field(init=False)  #: when the match has to be repeated, on the clock of ``perf_counter``
+    counts_bytes: bool = field(init=False)  #: True if a rule counts bytes
+    has_measured_rule: bool = field(init=False)  #: True if a rule has a measured unit
+    has_delay: bool = field(init=False)  #: True if a rule of ``per_connection`` delays frames
     #: True if the counters of ``per_connection`` do not change when they refuse.
     can_cache_refusals: bool = field(init=False)
-    #: True if a block refuses every frame.
-    is_blocked: bool = field(init=False)
-    #: True if no rule and no block matches.
-    is_empty: bool = field(init=False)
+    is_blocked: bool = field(init=False)  #: True if a block refuses every frame
+    is_empty: bool = field(init=False)  #: True if no rule and no block matches
     #: True if neither the process's meters, nor the store, nor a block can refuse a frame.
     is_per_connection_only: bool = field(init=False)
-    #: True if the store alone decides.
-    is_shared_only: bool = field(init=False)
+    is_shared_only: bool = field(init=False)  #: True if the store alone decides
     #: True if the store alone decides, and the charges of ``shared`` need no other cost.
     has_fast_path: bool = field(init=False)
-    #: True if prepaid units of this process may pay for a frame that costs 1.
-    is_prepaid: bool = field(init=False)
-    #: The charges of ``per_connection``, ``metered`` and ``shared``.
-    all_charges: Charges = field(init=False)
-    #: The charges of ``shared``.
-    shared_charges: Charges = field(init=False)
+    is_prepaid: bool = field(init=False)  #: True if prepaid units of this process may pay for a frame that costs 1
+    all_charges: Charges = field(init=False)  #: charges of ``per_connection``, ``metered`` and ``shared``
+    shared_charges: Charges = field(init=False)  #: charges of ``shared``
 
     def __post_init__(self) -> None:
         own, metered, shared = self.per_connection, self.metered, self.shared

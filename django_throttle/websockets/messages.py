@@ -39,12 +39,9 @@ class Inbound:
         self._pending: Event | None = first
         #: The time on the monotonic clock when the pending frame passes, once it is allowed.
         self._passes_at: float | None = None
-        #: True after the application has received our close.
-        self._has_seen_close = False
-        #: True if the pending frame passes although it was refused.
-        self._is_exempt = False
-        #: Passed frames that no exempt frame has ended yet; each may have started an operation.
-        self._passed_frames = 0
+        self._has_seen_close = False  #: True after the application has received our close
+        self._is_exempt = False  #: True if the pending frame passes although it was refused
+        self._passed_frames = 0  #: passed frames that no exempt frame has ended yet; each may have started an operation
 
     async def receive(self) -> Event:
         """Return the next event that may pass. Refused frames are answered and dropped."""
@@ -155,8 +152,7 @@ class Outbound:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._unsent: UnsentFrames | None = None
-        #: True while the application's close is being sent.
-        self._is_closing = False
+        self._is_closing = False  #: True while the application's close is being sent
         connection.take_dropped = self._take_dropped
 
     async def send(self, event: Event) -> None:
@@ -232,13 +228,10 @@ class UnsentFrames:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._newest: dict[Hashable, Event] = {}
-        #: The time when the first frame of the next report was dropped.
-        self._since: datetime | None = None
-        #: The time of the last report, on the monotonic clock.
-        self._reported_at = -REPORT_SECONDS
+        self._since: datetime | None = None  #: time when the first frame of the next report was dropped
+        self._reported_at = -REPORT_SECONDS  #: time of the last report, on the monotonic clock
         self._timer: asyncio.TimerHandle | None = None
-        #: Number of frames dropped since the last report.
-        self.lost = 0
+        self.lost = 0  #: number of frames dropped since the last report
 
     def keep_or_drop(self, event: Event, kind: Hashable | None, wait: float | None) -> None:
         """Keep a refused frame as the newest of its kind, or drop it.

@@ -105,7 +105,7 @@ async def _charge(
         if decision := _cached_refusal(snapshot, min_call, store):
             await limiter.report(io, min_call, decision)
             raise limiter.prepare_refusal(PublishRefused(decision, group, min_call.cost - 1))
-        members = await member_counts.of(io, publishing.group)
+        members = await member_counts.count(io, publishing.group)
     call = _publish_call(publishing, scope or group, members)
     decision = await io.call(partial(limiter.decide, call), partial(limiter.adecide, call))
     if not decision.allowed:

@@ -39,11 +39,9 @@ class LoweredLimit(NamedTuple):
 
     rule_id: str
     ident: str
-    #: Name of the rule.
-    rule: str
+    rule: str  #: name of the rule
     limit: int
-    #: True if the rule evicts: the oldest sockets are closed first.
-    oldest_first: bool = False
+    oldest_first: bool = False  #: True if the rule evicts: the oldest sockets are closed first
 
 
 @receiver(rules_changed, dispatch_uid="django_throttle.websockets")

@@ -54,31 +54,22 @@ def _no_kind(message: Event) -> Hashable | None:
 class SocketSettings:
     """The settings of one entry point."""
 
-    #: The scope whose rules apply.
-    scope: str
-    #: The way to refuse a handshake, of REFUSALS.
-    refuse: str = "http"
-    #: The cost of an incoming frame, or a function of its event.
-    cost: Callable[[Event], int] | int = 1
+    scope: str  #: whose rules apply
+    refuse: str = "http"  #: way to refuse a handshake, of REFUSALS
+    cost: Callable[[Event], int] | int = 1  #: cost of an incoming frame, or a function of its event
     #: Makes an error frame of the decision, and of the refused message if it takes two arguments.
     payload: Callable[..., object] = error_payload
-    #: Returns the kind of an outgoing frame.
-    coalesce: Callable[[Event], Hashable | None] = _no_kind
-    #: Makes the frame that reports dropped frames.
-    continuity: Callable[[DroppedFrames], object] = continuity_payload
-    #: Close codes by reason.
-    close_codes: Mapping[str, int] = field(default_factory=dict)
+    coalesce: Callable[[Event], Hashable | None] = _no_kind  #: returns the kind of an outgoing frame
+    continuity: Callable[[DroppedFrames], object] = continuity_payload  #: makes the frame that reports dropped frames
+    close_codes: Mapping[str, int] = field(default_factory=dict)  #: close codes by reason
     #: For actions of ACTIONS, the number of consecutive refusals from which the action is taken; 0 for never.
     #: It is merged into LADDER.
     ladder: Mapping[str, int] | None = None
     #: Seconds of silence until a socket is closed; 0 for never. The setting SOCKET_IDLE_TIMEOUT applies if None.
     idle_timeout: float | timedelta | None = None
-    #: Seconds that a socket may be open; 0 for no limit.
-    max_age: float | timedelta = 0
-    #: The action for sockets above a lowered limit, of ON_RULE_CHANGE.
-    on_rule_change: str = "warn"
-    #: The refused messages that are answered, of ANSWERS.
-    answers: str = "each"
+    max_age: float | timedelta = 0  #: seconds that a socket may be open; 0 for no limit
+    on_rule_change: str = "warn"  #: action for sockets above a lowered limit, of ON_RULE_CHANGE
+    answers: str = "each"  #: refused messages that are answered, of ANSWERS
 
     def check(self) -> None:
         """Raise InvalidSetting for an invalid option. Django's settings are not checked."""
@@ -186,7 +177,7 @@ def _encoded_payload(payload: object | None) -> str | bytes | None:
 def _log_failure(function: object, error: Exception, consequence: str) -> None:
     """Log the error of a function of the site, at most once a minute for each function."""
     name = getattr(function, "__qualname__", None) or repr(function)
-    if _log_throttle.due(name):
+    if _log_throttle.try_acquire(name):
         logger.error("%s failed: %s", name, consequence, exc_info=error)
 
 

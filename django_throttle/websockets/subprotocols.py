@@ -23,8 +23,7 @@ class Message(NamedTuple):
 class Subprotocol:
     """The frames of a socket without a known subprotocol: payloads are sent unchanged."""
 
-    #: Close codes by reason, in place of the defaults.
-    close_codes: Mapping[str, int] = {}
+    close_codes: Mapping[str, int] = {}  #: close codes by reason, in place of the defaults
 
     def answer(self, message: Message, payload: object) -> object | None:
         """Return the payload that answers a refused message, or None for no answer."""

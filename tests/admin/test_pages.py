@@ -421,7 +421,7 @@ def test_who_may_only_see_tries_the_live_rule_and_others_nothing(client: Client,
 @pytest.fixture
 def candidate() -> ThrottleCandidate:
     ThrottleRule.objects.create(name="api", rate="5/min")
-    row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min"), "api", "anna")
+    row = ThrottleCandidate.from_row(ThrottleRule(name="api", rate="3/min"), "api", "anna")
     row.save()
     return row
 
@@ -456,7 +456,7 @@ def test_the_second_who_promotes_is_told(operator: Client, candidate: ThrottleCa
     lines = ThrottleChange.objects.count()
     for moment in ("later", "just before"):
         if moment == "just before":
-            monkeypatch.setattr(ThrottleCandidateAdmin, "_asked", lambda *_: stale)
+            monkeypatch.setattr(ThrottleCandidateAdmin, "_candidate", lambda *_: stale)
         answer = operator.post(url("promote", stale.pk))
         assert messages(answer)[-1] == "Not promoted. The candidate was promoted or discarded meanwhile."
         assert operator.get(answer["Location"]).status_code == 200

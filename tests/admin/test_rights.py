@@ -45,7 +45,7 @@ class Site:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.rule = ThrottleRule.objects.create(name="night", rate="2/min", scopes=("search",))
-        self.candidate = ThrottleCandidate.of(ThrottleRule(name="night", rate="1/min"), "night", "ada")
+        self.candidate = ThrottleCandidate.from_row(ThrottleRule(name="night", rate="1/min"), "night", "ada")
         self.candidate.save()
         ThrottleRule.objects.update(rate="3/min")
         self.edit = ThrottleChange.objects.get(kind="rule", action="changed")
@@ -184,7 +184,7 @@ def hostile(enforce: Enforce) -> Iterator[None]:
     forget()
     enforce(**{f"settings {NASTY}": {"rate": "1/s", "scopes": [NASTY]}}, RECORD_IDENTS=True, DATABASE_RULES=True)
     ThrottleRule.objects.create(name=NASTY, rate="2/s", scopes=(NASTY,), description=NASTY)
-    ThrottleCandidate.of(ThrottleRule(name=NASTY, rate="1/s", description=NASTY), NASTY, NASTY).save()
+    ThrottleCandidate.from_row(ThrottleRule(name=NASTY, rate="1/s", description=NASTY), NASTY, NASTY).save()
     mallory = User.objects.create_user(f"mallory {NASTY}")
     for kind, value in (("tenant", NASTY), ("user", str(mallory.pk)), ("ip", "192.0.2.1")):
         ThrottleOverride.objects.create(kind=kind, value=value, effect="block", reason=NASTY, created_by=NASTY)

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def candidate() -> ThrottleCandidate:
     ThrottleRule.objects.create(name="api", rate="5/min", scopes="a")
-    made = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min", scopes="a, b"), "api", "anna")
-    made.save()
-    return made
+    candidate = ThrottleCandidate.from_row(ThrottleRule(name="api", rate="3/min", scopes="a, b"), "api", "anna")
+    candidate.save()
+    return candidate
 
 
 def test_promoted_it_replaces_the_rule_with_lines(candidate: ThrottleCandidate) -> None:
@@ -154,7 +154,7 @@ def test_of_four_who_edit_at_once_on_sqlite_one_does(
         ThrottleRule.objects.create(name="other", rate="6/min")
         ThrottleOverride.objects.create(kind="user", value="1", effect="block", reason="abuse")
         rule = ThrottleRule.objects.create(name="api", rate="6/min")
-        candidate = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/min"), "api", "anna")
+        candidate = ThrottleCandidate.from_row(ThrottleRule(name="api", rate="3/min"), "api", "anna")
         candidate.starts_at = timezone.now()
         candidate.save()
         rule.rate = "5/min"

@@ -182,7 +182,7 @@ def said(recorded: Minute, known: timedelta, *rules: Rule, calls: list[Recorded]
     """Of the first rule, where the site has the scopes "search" and "chat"."""
     sampled = Sample(calls or [], [], {"whole": 1.0, "refused": 1.0})
     given = rules or (API,)
-    return Hints(Snapshot(given), known, sampled, frozenset(["search", "chat"])).of(given[0], recorded)
+    return Hints(Snapshot(given), known, sampled, frozenset(["search", "chat"])).for_rule(given[0], recorded)
 
 
 def test_hints_need_time() -> None:
@@ -224,7 +224,7 @@ def test_many_callers_that_are_refused_much(share: float) -> None:
     assert refused_idents(sampled, "api") == round(many / share)
     assert refused_idents(sampled, "other") == 0
     hints = Hints(Snapshot([API]), DAY, sampled, frozenset())
-    assert hints.of(API, STRICT) == [
+    assert hints.for_rule(API, STRICT) == [
         f"In the last day it refused more than 10% of the calls of about {round(many / share)} callers."
     ]
-    assert Hints(Snapshot([API]), DAY / 2, sampled, frozenset()).of(API, STRICT) == []
+    assert Hints(Snapshot([API]), DAY / 2, sampled, frozenset()).for_rule(API, STRICT) == []

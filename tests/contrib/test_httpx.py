@@ -245,7 +245,7 @@ class TestWhatTheOtherSideAsks:
     def test_a_year_is_capped_and_said(
         self, rules: Rules, other: OtherSide, caplog: pytest.LogCaptureFixture, fields: dict[str, str], monkeypatch: Any
     ) -> None:
-        monkeypatch.setattr("django_throttle.runtime.LogThrottle.due", lambda *_: True)
+        monkeypatch.setattr("django_throttle.runtime.LogThrottle.try_acquire", lambda *_: True)
         store = rules(crm={"rate": "100/s"})
         other.answers = [(429, fields)]
         with caplog.at_level(logging.WARNING), client(max_wait=0, longest_pause=60) as caller:

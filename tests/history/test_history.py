@@ -166,11 +166,11 @@ class TestLines:
         with translation.override("de"):
             over = ThrottleChange(kind="override", name=network.history_name, action="ran out", via="import")
             assert network.named() == "Netz 203.0.113.0/24"
-            assert (str(line), line.by) == ("Regel api verworfen", "jemand (Import)")
-            assert (str(over), over.by) == ("Ausnahme Network 203.0.113.0/24 abgelaufen", "zur Endzeit")
-        assert (str(line), line.by) == ("Rule api discarded", "somebody (import)")
-        assert (str(over), over.by) == ("Override Network 203.0.113.0/24 ran out", "its end time")
-        assert ThrottleChange(action="promoted", who="its start time", via="schedule").by == "its start time"
+            assert (str(line), line.author) == ("Regel api verworfen", "jemand (Import)")
+            assert (str(over), over.author) == ("Ausnahme Network 203.0.113.0/24 abgelaufen", "zur Endzeit")
+        assert (str(line), line.author) == ("Rule api discarded", "somebody (import)")
+        assert (str(over), over.author) == ("Override Network 203.0.113.0/24 ran out", "its end time")
+        assert ThrottleChange(action="promoted", who="its start time", via="schedule").author == "its start time"
 
 
 class TestOverridesThatRanOut:
@@ -233,7 +233,7 @@ class TestRulesOfSettings:
             ("rule", "new", "added", "each user or address: 1 request per second"),
         ]
         assert not any(map(history.is_revertible, ThrottleChange.objects.all()))
-        assert {line.by for line in ThrottleChange.objects.all()} == {"settings"}
+        assert {line.author for line in ThrottleChange.objects.all()} == {"settings"}
         assert tell(api="5/min", site="9/min"), "rules that come back have lines again"
         assert tell()
 

@@ -214,7 +214,7 @@ async def test_whoever_may_is_deferred_in_the_right_order(name: str, server: str
 def test_in_the_wrong_order_calls_over_the_rate_are_refused_and_give_their_turn_back(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogThrottle, "due", lambda *_: True)  # another test may have had it logged
+    monkeypatch.setattr(LogThrottle, "try_acquire", lambda *_: True)  # another test may have had it logged
     client = Client()
     client.force_login(User.objects.create_superuser("anna"))
     answers = [client.post(f"/guarded/{name}") for _ in range(6)]

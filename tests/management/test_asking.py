@@ -181,7 +181,7 @@ def test_the_dearest_routes(store: RedisStore) -> None:
     assert rows.split()[:2] == ["rows", "1,500"]
     most = run("throttle_costs --by db_ms --most 1")
     assert most.startswith("search: 1 request\n") and "orders" not in most
-    with pytest.raises(CommandError, match="from 1, not 0"):
+    with pytest.raises(CommandError, match="from 1, not '0'"):
         run("throttle_costs --most 0")
     told = json.loads(run("throttle_costs --json --by queries"))
     (orders,) = (route for route in told["routes"] if route["scope"] == "orders")
@@ -302,7 +302,7 @@ def test_each_candidate_is_compared_with_its_rule(settings: Any, redis_url: str)
     recorder.take()
     assert run("throttle_candidates") == "There are no candidates.\n"
     ThrottleRule.objects.create(name="api", rate="5/s")
-    row = ThrottleCandidate.of(ThrottleRule(name="api", rate="3/s"), "api", "anna")
+    row = ThrottleCandidate.from_row(ThrottleRule(name="api", rate="3/s"), "api", "anna")
     row.share = 0.1
     row.save()
     rulebook.refresh()

@@ -70,7 +70,7 @@ def test_the_database_the_admin_and_the_docs_have_it(admin_client: Client, monke
     admin_client.post(url("throttlerule_add"), TYPED)
     row = ThrottleRule.objects.get()
     assert row.options == {"badge": "blue"} and row.meaning.endswith("wearing a blue badge")
-    assert ThrottleRule.of(row.as_rule()).state() == row.state()
+    assert ThrottleRule.from_rule(row.as_rule()).state() == row.state()
     assert from_database().rules["api"].as_options()["badge"] == "blue"
     assert ThrottleChange.objects.get().after["badge"] == "blue"
     shown = preview_options(Badged)

@@ -173,7 +173,7 @@ def test_a_name_is_there_once() -> None:
     ids=lambda rule: rule.name,
 )  # fmt: skip
 def test_a_rule_survives_the_table_and_fixtures(rule: Rule) -> None:
-    row = ThrottleRule.of(rule)
+    row = ThrottleRule.from_rule(rule)
     row.full_clean()
     row.save()
     text = serializers.serialize("json", ThrottleRule.objects.all())

@@ -129,7 +129,7 @@ def test_a_store_that_fails_meanwhile_decides_by_the_policy(clock: FrozenClock) 
     decision = Limiter([new], Failing(clock)).acquire(IDENT)
     assert decision.allowed
     assert decision.degraded
-    assert migrate_counts.due([Charge(new, IDENT, 1)])
+    assert migrate_counts.pending_migrations([Charge(new, IDENT, 1)])
 
 
 # Says, for each line that it is given, how many of three calls pass.

@@ -190,7 +190,7 @@ def override(subject: str, effect: str = "block", **options: Any) -> Override:
 
 
 def of(overrides: Overrides, caller: KeyedCaller) -> list[str]:
-    return [found.subject for found in overrides.of(caller)]
+    return [override.subject for override in overrides.for_caller(caller)]
 
 
 def test_each_kind_of_subject_is_found_the_most_specific_first() -> None:

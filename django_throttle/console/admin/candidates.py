@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 from django.views.decorators.http import require_POST
 
-from django_throttle.admin.page import OfRules
+from django_throttle.admin.page import RulePermissionsAdmin
 from django_throttle.admin.rules import ListAdmin, RowForm, reason_field
 from django_throttle.console.models import ThrottleCandidate
 from django_throttle.console.recording.read import compare_candidate
@@ -27,8 +27,8 @@ from django_throttle.rulebook import history
 from django_throttle.stores import get_store
 from django_throttle.translated import joined, ngettext, translated, written
 
-MOST_AFFECTED = 10
-WHOM = "<p>{}</p><ul>{}</ul>"
+MAX_AFFECTED = 10
+AFFECTED_CALLERS = "<p>{}</p><ul>{}</ul>"
 MINUTES, WIDTH, HEIGHT = 60, 480, 64  # of the picture
 BAR = '<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>'
 PICTURE = """<figure><svg class="candidate-picture" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>
@@ -80,15 +80,15 @@ def picture(points: Sequence[tuple[datetime, int, int]], now: datetime) -> SafeS
 
 
 def may_add_rules(request: HttpRequest) -> bool:
-    """Return True if this person may add rules, as a promotion does that has no row to replace."""
+    """Return True if the user may add rules. A promotion without a row to replace adds a rule."""
     return bool(request.user.has_perm("django_throttle.add_throttlerule"))
 
 
 @admin.register(ThrottleCandidate)
-class ThrottleCandidateAdmin(OfRules, ListAdmin):
-    """Candidates, with the permissions of rules: who may change rules may promote and discard.
+class ThrottleCandidateAdmin(RulePermissionsAdmin, ListAdmin):
+    """Candidates, with the permissions of rules. Users who may change rules may promote and discard candidates.
 
-    To promote one whose rule is not in the database takes the permission to add rules.
+    Promoting a candidate whose rule is not in the database takes the permission to add rules.
     """
 
     class Media:
@@ -131,14 +131,12 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
             '<tr><th scope="row">{}</th><td>{}</td></tr>',
             ((translated(name), translated(figure)) for name, figure in comparison.rows()),
         )
-        callers = format_html_join("", "<li><code>{}</code>: {}</li>", comparison.affected[:MOST_AFFECTED])
+        callers = format_html_join("", "<li><code>{}</code>: {}</li>", comparison.affected[:MAX_AFFECTED])
         table = format_html('<table class="candidate-comparison"><tbody>{}</tbody></table>', rows)
         page_part = table + picture(comparison.points, now)
-        return (
-            page_part + format_html(WHOM, gettext("Whom the candidate would refuse most:"), callers)
-            if callers
-            else page_part
-        )
+        if callers:
+            page_part += format_html(AFFECTED_CALLERS, gettext("Whom the candidate would refuse most:"), callers)
+        return page_part
 
     def get_urls(self) -> list[URLPattern]:
         views = (("promote", self.promote_view), ("discard", self.discard_view))
@@ -150,7 +148,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
 
     def promote_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Put the candidate in place of its rule."""
-        row = self._asked(request, pk)
+        row = self._candidate(request, pk)
         try:
             with history.editing(request.user.get_username(), "admin"):
                 rule = row.promote(may_add=may_add_rules(request))
@@ -160,13 +158,13 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
             if getattr(error, "code", "") == "gone":
                 return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_changelist")
             return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_change", pk)
-        said = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
-        self.message_user(request, said, messages.SUCCESS)
+        message = gettext("Promoted: {name} is {meaning}.").format(name=rule.name, meaning=translated(rule.meaning))
+        self.message_user(request, message, messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:django_throttle_throttlerule_change", rule.pk)
 
     def discard_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Remove the candidate; its rule stays as it is."""
-        row = self._asked(request, pk)
+        row = self._candidate(request, pk)
         with history.editing(request.user.get_username(), "admin", action="discarded"):
             is_gone = not row.delete()[0]
         message = gettext("The candidate of {name} is discarded.").format(name=row.name)
@@ -174,7 +172,7 @@ class ThrottleCandidateAdmin(OfRules, ListAdmin):
         self.message_user(request, message, messages.ERROR if is_gone else messages.SUCCESS)
         return redirect(f"{self.admin_site.name}:throttle_console_throttlecandidate_changelist")
 
-    def _asked(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
+    def _candidate(self, request: HttpRequest, pk: int) -> ThrottleCandidate:
         """Return the candidate. Return one without a row if it is gone: promoting and discarding it say so."""
         row: ThrottleCandidate = self.get_queryset(request).filter(pk=pk).first() or ThrottleCandidate(pk=pk)
         if not self.has_change_permission(request, row):

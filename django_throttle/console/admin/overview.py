@@ -26,8 +26,8 @@ from django_throttle.translated import ngettext, translated, written
 
 OVERVIEW_URL: Final = "django_throttle_overview"
 PAGE_ROWS: Final = 50
-MOST_PROCESSES: Final = 200
-MOST_REFUSED: Final = 3  # callers of a rule
+MAX_PROCESSES: Final = 200
+MAX_REFUSED_CALLERS: Final = 3  # callers of a rule
 WIDTH, HEIGHT = 120, 24
 
 
@@ -66,7 +66,9 @@ def _overview_context(query: QueryDict, links: Callable[[Sequence[str]], Mapping
         page = Paginator(rule_names(store, search), PAGE_ROWS).get_page(query.get("page"))
         rule_overview = overview(store, list(page.object_list))
         most = {
-            rule.name: most_refused(store, rule.name, 24)[:MOST_REFUSED] for rule in rule_overview.rules if rule.refused
+            rule.name: most_refused(store, rule.name, 24)[:MAX_REFUSED_CALLERS]
+            for rule in rule_overview.rules
+            if rule.refused
         }
     except (StoreError, InvalidSetting) as error:
         return {"failure": translated(error)}
@@ -93,7 +95,7 @@ def _overview_context(query: QueryDict, links: Callable[[Sequence[str]], Mapping
     sentences = {
         "processes": translated(rule_overview.in_words),
         "store": translated(rule_overview.store_in_words),
-        "each": [(process, translated(STATES[process.state])) for process in rule_overview.processes[:MOST_PROCESSES]],
+        "each": [(process, translated(STATES[process.state])) for process in rule_overview.processes[:MAX_PROCESSES]],
     }
     size = {"width": WIDTH, "height": HEIGHT}
     parts = {
@@ -103,20 +105,20 @@ def _overview_context(query: QueryDict, links: Callable[[Sequence[str]], Mapping
     return {"failure": "", **parts, "overview": rule_overview, "page": page, "search": search, **sentences, **size}
 
 
-def _label(of: Minute) -> str:
+def _label(minute: Minute) -> str:
     return ngettext(
         "{calls:,} call, {allowed:,} allowed",
         "{calls:,} calls, {allowed:,} allowed",
-        of.calls,
-        calls=of.calls,
-        allowed=of.allowed,
+        minute.calls,
+        calls=minute.calls,
+        allowed=minute.allowed,
     )
 
 
 def bars(points: list[tuple[int, int]], most: int = 0) -> list[dict[str, str]]:
-    """The bars of a sparkline: where each begins, how wide it is, and how high what was allowed and refused is.
+    """Return the bars of a sparkline, with their places and sizes. The points are allowed and refused calls.
 
-    ``most`` is what the whole height stands for; without it the highest bar.
+    ``most`` is the number of calls at the whole height, by default that of the highest bar.
     """
     most, width = most or max([sum(point) for point in points], default=0) or 1, WIDTH / (len(points) or 1)
     return [

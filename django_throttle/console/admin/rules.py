@@ -92,9 +92,9 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
 
     def trial_view(self, request: HttpRequest) -> HttpResponse:
         """Try the live rule (``?row``) on recorded calls, and the rule of the posted form if there are fields."""
-        return trial_part(self, request, lambda: self._tried(request))
+        return trial_part(self, request, lambda: self._read_form(request))
 
-    def _tried(self, request: HttpRequest) -> Mapping[str, Any]:
+    def _read_form(self, request: HttpRequest) -> Mapping[str, Any]:
         fields = request.POST.copy()
         row = self.get_object(request, request.GET.get("row", ""))
         if row is None:
@@ -129,7 +129,7 @@ class ConsoleRuleAdmin(ThrottleRuleAdmin):
     def _save_candidate(self, request: HttpRequest, obj: ThrottleRule, reason: str) -> None:
         """Keep the edited rule as the candidate of the current one, in place of an earlier candidate."""
         live = lock_rows(ThrottleRule.objects.filter(pk=obj.pk)).get()  # two people may do so at once
-        candidate = ThrottleCandidate.of(obj, live.name, request.user.get_username())
+        candidate = ThrottleCandidate.from_row(obj, live.name, request.user.get_username())
         before = ThrottleCandidate.objects.filter(name=candidate.name).first()
         if before is not None:
             candidate.pk, candidate.created_at = before.pk, timezone.now()

@@ -33,7 +33,7 @@ from django_throttle.translated import translated, written
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractUser, AnonymousUser
 
-MOST_AFFECTED: Final = 10
+MAX_AFFECTED: Final = 10
 BARS: Final = {"hour": 60, "day": 48}
 NAMES: Final = {"live": gettext_lazy("live rule"), "edited": gettext_lazy("edited rule")}
 
@@ -61,11 +61,7 @@ def _trial_context(span: str, form: Mapping[str, Any], user: AbstractUser | Anon
     except (StoreError, InvalidSetting) as error:
         return {"failure": translated(error)}
     if not recorded.calls:
-        return {
-            "span": span,
-            "is_empty": True,
-            "there": translated(recorded.what_is_there),
-        }
+        return {"span": span, "is_empty": True, "there": translated(recorded.what_is_there)}
     both = {side: form[side] for side in NAMES}
     rules = {
         side: replace(rule, enabled=True) for side, rule in both.items() if rule and recorded.why_not(rule) is None
@@ -125,10 +121,10 @@ def _affected(results: Mapping[str, Replayed], user: AbstractUser | AnonymousUse
     idents = {ident for replayed in results.values() for ident in replayed.idents}
     rows = [(ident, [replayed.idents[ident] for replayed in results.values()]) for ident in idents]
     rows.sort(key=lambda row: (min(row[1]) - max(row[1]), -sum(row[1]), row[0]))
-    texts = row_texts([ident for ident, _ in rows[:MOST_AFFECTED]], user)
+    texts = row_texts([ident for ident, _ in rows[:MAX_AFFECTED]], user)
     return [
-        {"ident": ident, "row_text": texts.get(ident, ""), "is_one": ident != EVERYONE, "numbers": numbers}
-        for ident, numbers in rows[:MOST_AFFECTED]
+        {"ident": ident, "row_text": texts.get(ident, ""), "is_ident": ident != EVERYONE, "numbers": numbers}
+        for ident, numbers in rows[:MAX_AFFECTED]
     ]
 
 

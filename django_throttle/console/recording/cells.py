@@ -48,15 +48,8 @@ class Minute:
         return self.allowed + sum(self.refused.values())
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "at": self.at.isoformat(),
-            "allowed": self.allowed,
-            "refused": self.refused,
-            "shadowed": self.shadowed,
-            "degraded": self.degraded,
-            "cost": self.cost,
-            "times": self.times,
-        }
+        names = ("allowed", "refused", "shadowed", "degraded", "cost", "times")
+        return {"at": self.at.isoformat(), **{name: getattr(self, name) for name in names}}
 
 
 def minute_of(at: int, cell: Mapping[int, int]) -> Minute:

@@ -96,13 +96,8 @@ class RecordFlusher:
     ) -> Sending:
         """Return the sending of a rule's cells and ranking. ``part`` distinguishes the sendings of a rule."""
         newest, field = max([minute for minute, _ in cells], default=hour), f"{redis_keys.rule_tag(rule)}:{part}"
-        args: list[object] = [
-            field,
-            self._number,
-            redis_keys.MINUTES_TTL_MS,
-            redis_keys.HOURS_TTL_MS,
-            redis_keys.SEEN_TTL_MS,
-        ]
+        lifetimes = redis_keys.MINUTES_TTL_MS, redis_keys.HOURS_TTL_MS, redis_keys.SEEN_TTL_MS
+        args: list[object] = [field, self._number, *lifetimes]
         args += [rule.encode("utf-8", "surrogatepass"), newest, len(cells)]
         names = [f"rec:seen:{self._uid}", "rec:rules"]
         for minute, cell in cells:
@@ -112,13 +107,8 @@ class RecordFlusher:
         if ranking is not None:
             ranking.cut()
             names += [redis_keys.ranking_name(rule, hour), HOURS.name(rule, hour)]
-            args += [
-                redis_keys.RANKING_TTL_MS,
-                redis_keys.ranking_field(hour),
-                MAX_IDENTS,
-                MAX_MONTH_IDENTS,
-                ranking.error,
-            ]
+            args += [redis_keys.RANKING_TTL_MS, redis_keys.ranking_field(hour)]
+            args += [MAX_IDENTS, MAX_MONTH_IDENTS, ranking.error]
             for ident, count in ranking.counts.items():
                 args += [redis_keys.packed_tag(ident), count]
         return "record", list(map(self.store.process_key, names)), args
@@ -128,12 +118,8 @@ class RecordFlusher:
         for number in (slot, slot - redis_keys.RECENT_SLOTS):
             name = redis_keys.sample_name(stratum, number)
             names += [name, f"{name}:level"]
-        args: list[object] = [
-            f"{stratum}:{slot % redis_keys.SLOTS}",
-            self._number,
-            redis_keys.MINUTES_TTL_MS,
-            redis_keys.SEEN_TTL_MS,
-        ]
+        args: list[object] = [f"{stratum}:{slot % redis_keys.SLOTS}", self._number]
+        args += [redis_keys.MINUTES_TTL_MS, redis_keys.SEEN_TTL_MS]
         args += [redis_keys.MAX_RECENT_ENTRIES[stratum], redis_keys.MAX_OLDER_ENTRIES[stratum]]
         args += [" ".join(map(str, (sample.bound, *sample.full)))]
         args += [rank.to_bytes(4, "big") + packed(decision) for rank, decision in sample.entries]

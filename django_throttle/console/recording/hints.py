@@ -33,11 +33,11 @@ class Hints:
     sample: Sample  #: decisions of the last day
     scopes: frozenset[str]  #: of all routes and consumers
 
-    def of(self, rule: Rule, recorded: Minute) -> list[str]:
+    def for_rule(self, rule: Rule, recorded: Minute) -> list[str]:
         """Return hints at an enabled rule with these records of the whole time. Return [] for a disabled rule."""
-        return [*self._of(rule, recorded)] if rule.enabled else []
+        return [*self._hints(rule, recorded)] if rule.enabled else []
 
-    def _of(self, rule: Rule, recorded: Minute) -> Iterator[str]:
+    def _hints(self, rule: Rule, recorded: Minute) -> Iterator[str]:
         if not recorded.calls and SITE_EVENTS.issuperset(rule.events) and not self._covers_any(rule, self.scopes):
             scopes = with_commas(rule.scopes)
             yield translatable("No route or consumer that was found has its scope ({scopes}).", scopes=scopes)

@@ -191,8 +191,8 @@ def rule_names(store: AnyStore, search: str = "") -> list[str]:
     Rules without a call come last. Raise StoreError if the store fails.
     """
     names = [rule.name for rule in rulebook.current().rules if search.casefold() in rule.name.casefold()]
-    days = last_day(store, names)
-    return sorted(names, key=lambda name: _rank(days.get(name)))
+    refused = {name: sum(day.refused.values()) for name, day in last_day(store, names).items() if day.calls}
+    return sorted(names, key=lambda name: (name not in refused, -refused.get(name, 0)))
 
 
 def last_day(store: AnyStore, names: Sequence[str]) -> dict[str, Minute]:
@@ -200,10 +200,6 @@ def last_day(store: AnyStore, names: Sequence[str]) -> dict[str, Minute]:
     now = _now()
     recorded = set(recorded_rules(store, now - DAY)).intersection(names)
     return {name: total(cells) for name, cells in hours(store, now - DAY, now + SECOND, recorded).items()}
-
-
-def _rank(day: Minute | None) -> tuple[bool, int]:
-    return (True, 0) if day is None or not day.calls else (False, -sum(day.refused.values()))
 
 
 def _now() -> datetime:
@@ -223,8 +219,10 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     rules = []
     for name in names:
         rule = snapshot.by_name(name)
-        rule_hints = hints.of(rule, total(by_hour[name])) if rule else []
-        rules.append(_rule(name, by_minute[name], by_hour[name], now, rule_hints))
+        rule_hints = hints.for_rule(rule, total(by_hour[name])) if rule else []
+        day = [cell for cell in by_hour[name] if cell.at >= now - DAY]
+        points = _points(by_minute[name], now, "hour"), _points(day, now, "day")
+        rules.append(RuleOverview(name, total(by_minute[name]), total(day), *points, rule_hints))
     if store.is_remote:
         held = sum(number(meta, "held") for meta in ProcessRecords(store).read_processes().values())
     else:
@@ -235,14 +233,6 @@ def overview(store: AnyStore, names: Sequence[str]) -> Overview:
     reported_breakers = sum(process.open_breakers for process in processes if process.state != "silent")
     open_breakers = max(store.open_breakers, reported_breakers)
     return Overview(rules, processes, held, open_breakers, dampers, recent)
-
-
-def _rule(
-    name: str, by_minute: Sequence[Minute], by_hour: Sequence[Minute], now: datetime, hints: list[str]
-) -> RuleOverview:
-    day = [cell for cell in by_hour if cell.at >= now - DAY]
-    points = _points(by_minute, now, "hour"), _points(day, now, "day")
-    return RuleOverview(name, total(by_minute), total(day), *points, hints)
 
 
 def _points(cells: Sequence[Minute], now: datetime, span: str) -> list[tuple[int, int]]:

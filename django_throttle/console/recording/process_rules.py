@@ -128,12 +128,9 @@ def _process(uid: str, report: dict[str, Any], now: float) -> ProcessRules | Non
         return None
     state = "silent" if now - at > SILENT_SECONDS else "live"
     breakers, dampers = number(report, "open_breakers"), _dampers(report.get("dampers"))
-    clock = _seconds(report.get("clock"))
+    clock = report.get("clock")
+    clock = float(clock) if isinstance(clock, int | float) else 0.0
     return ProcessRules(uid, host[:100], pid, version[:12], since, at, state, after, breakers, dampers, clock)
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def own_damped(store: AnyStore) -> list[Damped]:

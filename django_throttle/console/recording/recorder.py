@@ -83,7 +83,6 @@ class DecisionRecorder(Recorder):
         setting_changed.connect(self._forget)
 
     def reset(self) -> None:
-        """Remove all records."""
         self._lock = Lock()
         self.reading = Lock()  #: held by ``own_records`` while it takes records
         # These lists are never replaced, because another thread may append to them at any time.
@@ -107,14 +106,12 @@ class DecisionRecorder(Recorder):
             self._count()
 
     def record(self, call: Call, decision: Decision, seconds: float) -> None:
-        """Record another call."""
         others = self._others  # not the call itself, which references the request
         others.append((decision, call.scope, call.method, call.events, call.cost, seconds, timezone.now()))
         if len(others) >= MAX_UNCOUNTED_CALLS:
             self._count()
 
     def record_request(self, scope: str, meter: Meter) -> None:
-        """Record the costs of a request for its route."""
         route_costs.add(scope, meter)
 
     def take(self) -> Records:

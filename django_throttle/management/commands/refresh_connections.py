@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from django.core.management.base import CommandError
-
 from django_throttle.conf import conf
 from django_throttle.connections.processes import (
     EXTEND_SECONDS,
@@ -112,7 +110,6 @@ class Command(ShellCommand):
         "Free the open connections that count for killed processes of this host, and for hosts that are silent, until "
         "it is stopped. Run one on each host, or none: processes do so too, within half a minute."
     )
-    requires_system_checks: list[str] = []
 
     stopped: threading.Event | None = None
 
@@ -128,13 +125,10 @@ class Command(ShellCommand):
 
     def handle(self, *, once: bool, interval: float, **options: object) -> None:
         refresher = HostRefresher(remote_store(translatable("connections live in one process and need no refreshing.")))
-        if not once:
-            self._repeat(refresher, interval)
-            return
-        try:
+        if once:
             self._print(_line(refresher.once()))
-        except StoreError as error:
-            raise CommandError(f"Redis does not answer: {error}") from error
+        else:
+            self._repeat(refresher, interval)
 
     def _repeat(self, refresher: HostRefresher, interval: float) -> None:
         stopped, is_reachable = self.stopped or _stopped_by_signals(), True

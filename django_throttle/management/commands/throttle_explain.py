@@ -29,7 +29,6 @@ class Command(ShellCommand):
     """Command that prints the admin's page "Why is a caller refused?"."""
 
     help = "Print which rules count a caller's next call, how much of each is used, and whether it would pass."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("ident", help="user:42, ip:203.0.113.9, a user's name, or a reference of 8 characters")

@@ -8,12 +8,11 @@ from django.core.management.base import CommandParser
 
 from django_throttle.connections.overview import Ident, SocketOverview, poll_overview
 from django_throttle.core.texts import gettext_noop, translatable
-from django_throttle.management import ShellCommand, remote_store
+from django_throttle.management import ShellCommand, add_most, remote_store
 from django_throttle.models.ident_rows import row_texts
 from django_throttle.translated import gettext, ngettext
 
 ANSWER_SECONDS: Final = 2.0  # time for processes with sockets to answer
-DEFAULT_IDENTS: Final = 20
 
 
 class Command(ShellCommand):
@@ -23,13 +22,10 @@ class Command(ShellCommand):
         "Print how many WebSockets are open in each process, and who has most of them. A socket, or a request in "
         "flight, holds one lease for each concurrency rule that matches it."
     )
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("search", nargs="?", default="", help="part of an identity, address, scope or path")
-        parser.add_argument(
-            "--most", type=int, default=DEFAULT_IDENTS, help=f"identities that are listed (default {DEFAULT_IDENTS})"
-        )
+        add_most(parser, "identities", 20)
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
         store = remote_store(translatable("nobody but each process knows what it holds."))
@@ -50,7 +46,7 @@ def _lines(overview: SocketOverview, max_idents: int) -> list[str]:
             answer = gettext("has not answered (it has no sockets, or is too busy)")
         pattern = gettext_noop("{host} {pid}: {answer}; {leases:,} leases, of these and of requests in flight")
         lines.append("  " + gettext(pattern, host=process.host, pid=process.pid, answer=answer, leases=process.leases))
-    idents = overview.idents[: max(0, max_idents)]
+    idents = overview.idents[:max_idents]
     texts = row_texts(ident.shown for ident in idents)
     return lines + [_line(ident, texts.get(ident.shown, "")) for ident in idents]
 

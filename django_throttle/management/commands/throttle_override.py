@@ -32,6 +32,7 @@ class Command(ShellCommand):
     """Command with a method for each subcommand."""
 
     help = "Add, list and end overrides: other limits, or a block, for one user, address, group, API key or tenant."
+    requires_system_checks = "__all__"
 
     def add_arguments(self, parser: CommandParser) -> None:
         subcommand = subcommands(parser, "add|list|end")

@@ -25,7 +25,6 @@ class Command(ShellCommand):
     """Command around ``Limiter.reset`` with the current rules."""
 
     help = "Make the budgets of one identity full again, in every process within a second. What it holds open stays."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("ident", help=f"whose: {', '.join(EXAMPLE_IDENTS)}, or a user's id, name or e-mail address")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, IntegrityError, transaction
@@ -19,6 +18,7 @@ from django_throttle.core.descriptions import describe
 from django_throttle.core.texts import gettext_noop, listed, translatable, with_commas
 from django_throttle.management import (
     ShellCommand,
+    add_most,
     check_found,
     printable,
     rules_file,
@@ -34,14 +34,11 @@ from django_throttle.rulebook.history.edits import lock_rows
 from django_throttle.rulebook.sources import Reading
 from django_throttle.translated import gettext, ngettext, translated
 
-DEFAULT_LINES: Final = 50
-
 
 class Command(ShellCommand):
     """Command with a method for each subcommand."""
 
     help = "List, check, export and import rules, and say who changed what."
-    requires_system_checks: list[str] = []  # they would end the command at an invalid rule of settings
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--skip-checks", action="store_true", help="of check: do not run Django's checks")
@@ -65,9 +62,7 @@ class Command(ShellCommand):
         import_.add_argument("--reason", default="", help="why, for the history")
         log = subcommand("log", "print who changed what, when and why, the newest first")
         log.add_argument("name", nargs="?", help="of this rule alone")
-        log.add_argument(
-            "--most", type=_positive, default=DEFAULT_LINES, metavar="N", help=f"lines; else {DEFAULT_LINES}"
-        )
+        add_most(log, "lines", 50)
         log.add_argument("--json", action="store_true", help="as JSON, with the columns before and after")
 
     def handle(self, *args: object, subcommand: str, **options: Any) -> None:
@@ -164,12 +159,6 @@ class Command(ShellCommand):
             self.stdout.write(styles.get(line[0], str)(line))
         summary = diff.summary()
         self.stdout.write(gettext("{summary} (dry run: nothing was written)", summary=summary) if dry_run else summary)
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text)):
-        raise ArgumentTypeError(f"a whole number from 1, not {text[:60]!r}")
-    return int(text)
 
 
 def _read_rules() -> Reading:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=models.Model)
 
 
-def connect() -> None:
-    """Listen to saves and deletions of rules and overrides."""
-    for model in ("django_throttle.ThrottleRule", "django_throttle.ThrottleOverride"):
-        record_edits(model)
-
-
 def record_edits(model: type[CheckedRow] | str) -> None:
     """Write a line of the history for each row of this model that is saved or deleted."""
     receivers = ((pre_save, _before_save), (post_save, _after_save), (pre_delete, _before_deletion))
@@ -61,7 +55,6 @@ def recording_update(rows: models.QuerySet[Any]) -> Iterator[None]:
 
 
 def record_created(rows: Iterable[CheckedRow], using: str) -> None:
-    """Record rows that were created in bulk."""
     _record([(None, row) for row in rows], using)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from django.apps import apps
 from django.db import Error
+from django.dispatch import receiver
 
 from django_throttle.conf import conf
 from django_throttle.core import Override
@@ -27,12 +28,7 @@ EDIT_SECONDS: Final = 2.0
 _lines_up_to: int | None = 0
 
 
-def connect() -> None:
-    """Listen to overrides that end, and to the database when it answers."""
-    overrides_ended.connect(_record, dispatch_uid="django_throttle.rulebook.history")
-    rules_read.connect(_record_missing, dispatch_uid="django_throttle.rulebook.history.ended")
-
-
+@receiver(overrides_ended, dispatch_uid="django_throttle.rulebook.history")
 def _record(*, overrides: tuple[Override, ...], **_: object) -> None:
     global _lines_up_to
     try:
@@ -44,6 +40,7 @@ def _record(*, overrides: tuple[Override, ...], **_: object) -> None:
         logger.warning("the history lacks ends of overrides, the next reading tries again: %s", error)
 
 
+@receiver(rules_read, dispatch_uid="django_throttle.rulebook.history.ended")
 def _record_missing(**_: object) -> None:
     """Record overrides that ended while no process ran, or while the database was away, the newest batch first."""
     global _lines_up_to

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.db import Error, transaction
+from django.dispatch import receiver
 
 from django_throttle.core import Rule
 from django_throttle.core.descriptions import describe
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_throttle")
 
 _recorded: object = None  # rules that this process has found in the history
-
-
-def connect() -> None:
-    """Record rules of settings after the first reading, in the reader's thread and over its connection."""
-    rules_read.connect(_record_settings, dispatch_uid="django_throttle.rulebook.history")
 
 
 def record_settings(rules: Mapping[str, Rule], using: str) -> bool:
@@ -57,7 +53,9 @@ def _line(name: str, before: State | None, rule: Rule | None, after: State | Non
     return new_line("rule", name, action, words, before=before, after=after)
 
 
+@receiver(rules_read, dispatch_uid="django_throttle.rulebook.history")
 def _record_settings(**_: object) -> None:
+    """Record rules of settings after the first reading, in the reader's thread and over its connection."""
     global _recorded
     rules = sources.from_settings().rules
     if rules is _recorded or current_thread().name != sources.READER_THREAD_NAME:

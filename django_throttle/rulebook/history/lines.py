@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -164,7 +164,7 @@ def in_words(value: object) -> str:
     return text if value is not None and text else translatable("none")
 
 
-def delete_old(using: str, now: datetime | None = None) -> int:
+def delete_old(using: str) -> int:
     """Delete lines older than MAX_DAYS, and all but the newest MAX_LINES. Return the number of deleted lines.
 
     The newest line of settings stays, because the next line of settings is compared with it.
@@ -174,7 +174,7 @@ def delete_old(using: str, now: datetime | None = None) -> int:
     if newest is None:
         return 0
     settings = rows.filter(kind="settings").order_by("-pk").values_list("pk", flat=True).first()
-    cutoff = (now or shared_now()) - timedelta(days=MAX_DAYS)
+    cutoff = shared_now() - timedelta(days=MAX_DAYS)
     old = rows.filter(models.Q(at__lt=cutoff) | models.Q(pk__lte=newest - MAX_LINES)).exclude(pk=settings or 0)
     return int(old.delete()[0])
 

@@ -298,7 +298,7 @@ class DecideCommand(RedisCommand[Answers], ScriptCall):
         return Answers(to_charge_order(numbers, packing.order) if packing.order else numbers, now, fits)
 
     def _note_repaired(self, repaired: int) -> None:
-        if self.context.log_throttle.due("repaired"):
+        if self.context.log_throttle.try_acquire("repaired"):
             logger.warning("%d invalid counts in Redis were reset: does another program use this PREFIX?", repaired)
 
 

@@ -151,6 +151,6 @@ class RedisContext:
                 logger.warning("Redis does not answer (%s: %s); failure policies decide until it does", cause, text)
         else:
             self.breaker.inconclusive()
-            if not isinstance(error, LoopEnded) and self.log_throttle.due(cause):
+            if not isinstance(error, LoopEnded) and self.log_throttle.try_acquire(cause):
                 logger.error("%s (%s: %s)%s", _ADVICE.get(cause, _SCRIPT_REFUSED), cause, text, advice(error))
         return StoreError(cause, text + advice(error))

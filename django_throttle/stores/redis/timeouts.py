@@ -48,7 +48,7 @@ def connect_seconds(deadline: float, *, is_watched: bool) -> float:
 
 def log_slow_connecting(took: float, deadline: float) -> None:
     """Log a warning if connecting took longer than the deadline of a call."""
-    if took > deadline and _log_throttle.due():
+    if took > deadline and _log_throttle.try_acquire():
         logger.warning(SLOW_CONNECTING, took * 1000, deadline * 1000)
 
 

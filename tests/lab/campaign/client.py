@@ -98,7 +98,7 @@ def grown() -> dict[str, Any]:
 
 def edit(limit: int) -> None:
     rule = Rule.from_options("door", {**LIMITS["door"].rule.as_options(), "rate": rate_of(limit)})
-    row = ThrottleRule.of(rule)
+    row = ThrottleRule.from_rule(rule)
     columns = {name: getattr(row, name) for name in ThrottleRule.columns() - {"id", "updated_at"}}
     while True:
         try:

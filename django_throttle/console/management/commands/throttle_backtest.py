@@ -26,11 +26,10 @@ from django_throttle.console.backtest import (
 )
 from django_throttle.core.rule import Rule
 from django_throttle.core.texts import gettext_noop, with_commas
-from django_throttle.management import ShellCommand, rules_file
+from django_throttle.management import ShellCommand, add_most, rules_file
 from django_throttle.observe.reports import plain
 from django_throttle.translated import gettext, ngettext, translated
 
-DEFAULT_IDENTS: Final = 10
 REDRAW_SECONDS: Final = 0.2
 ESTIMATE_FIELDS: Final = ("refused", "low", "high")
 
@@ -42,7 +41,6 @@ class Command(ShellCommand):
         "Replay an access log, or what this site has recorded, under rules that need not be in force: print how many "
         "calls each would have refused, and whose. Rules are read as `throttle_rules export` writes them."
     )
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("rules", metavar="RULES.json", help='such as {"api": {"rate": "100/min", "key": "ip"}}')
@@ -59,8 +57,7 @@ class Command(ShellCommand):
             action="store_true",
             help="decide each call by all rules as one, as a site does; without it each rule is by itself",
         )
-        most_help = f"identities listed of a rule (default {DEFAULT_IDENTS})"
-        parser.add_argument("--most", type=int, default=DEFAULT_IDENTS, help=most_help)
+        add_most(parser, "identities of each rule", 10)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, rules: str, log: str | None, together: bool, most: int, **options: Any) -> None:
@@ -200,7 +197,7 @@ def _lines(name: str, result: Replayed, calls: int, max_idents: int) -> list[str
             len(result.idents),
             **values,
         )
-    refused_idents = result.idents.most_common(max(0, max_idents))
+    refused_idents = result.idents.most_common(max_idents)
     return [head, *(f"{number:>9,}  {plain(ident)}" for ident, number in refused_idents)]
 
 

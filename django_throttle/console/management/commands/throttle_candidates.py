@@ -24,7 +24,6 @@ class Command(ShellCommand):
     """Command that prints the admin's comparison of each candidate."""
 
     help = "Compare each candidate with its live rule, over the last hour."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name", nargs="?", help="of this rule alone")

@@ -6,15 +6,12 @@ import json
 from argparse import ArgumentParser
 from typing import Final
 
-from django.core.management.base import CommandError
-
 from django_throttle.console.route_costs import HOURS, RouteCost, fetch, in_short, most_expensive
 from django_throttle.core.texts import translatable
 from django_throttle.costs.meter import MEASURES
-from django_throttle.management import ShellCommand, remote_store
+from django_throttle.management import ShellCommand, add_most, remote_store
 from django_throttle.translated import gettext, ngettext
 
-DEFAULT_ROUTES: Final = 20
 IN_MEMORY: Final = translatable("only each process knows what its requests used; see the page of costs there.")
 
 
@@ -25,17 +22,13 @@ class Command(ShellCommand):
         f"Print how many requests each route had in the last {HOURS} hours, and of their queries, rows, times and "
         "bytes the mean and what 50, 95 and 99 % of the requests do not exceed. Processes report every ten seconds."
     )
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--by", choices=MEASURES, default="wall_ms", help="most of this first (default wall_ms)")
-        most_help = f"routes that are listed (default {DEFAULT_ROUTES})"
-        parser.add_argument("--most", type=int, default=DEFAULT_ROUTES, help=most_help)
+        add_most(parser, "routes", 20)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, by: str, most: int, **options: object) -> None:
-        if most < 1:
-            raise CommandError(gettext("--most is a number of routes, from 1, not {most}", most=most))
         routes = most_expensive(fetch(remote_store(IN_MEMORY)), by)[:most]
         if options["json"]:
             self.stdout.write(json.dumps({"hours": HOURS, "routes": [route.as_json() for route in routes]}, indent=2))

@@ -6,15 +6,12 @@ import json
 from argparse import ArgumentParser
 from typing import Final
 
-from django.core.management.base import CommandError
-
 from django_throttle.console.recording.overview import overview, rule_names
 from django_throttle.core.texts import gettext_noop, translatable
-from django_throttle.management import ShellCommand, current_rules, remote_store
+from django_throttle.management import ShellCommand, add_most, current_rules, remote_store
 from django_throttle.observe.reports import plain, printable
 from django_throttle.translated import gettext, joined, translated
 
-DEFAULT_RULES: Final = 50
 IN_MEMORY: Final = translatable("only each process knows what it decided; see the page of rules at work there.")
 
 
@@ -22,18 +19,13 @@ class Command(ShellCommand):
     """Command that prints the admin's page of rules at work."""
 
     help = "Print what each rule decided in the last day, the one that refused most first, and the state of processes."
-    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--search", default="", help="only rules whose name contains this")
-        parser.add_argument(
-            "--most", type=int, default=DEFAULT_RULES, help=f"rules that are listed (default {DEFAULT_RULES})"
-        )
+        add_most(parser, "rules", 50)
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *, search: str, most: int, **options: object) -> None:
-        if most < 1:
-            raise CommandError(gettext("--most is a number of rules, from 1, not {most}", most=most))
         store = remote_store(IN_MEMORY)
         current_rules()  # wait for them
         totals = overview(store, rule_names(store, search)[:most])
