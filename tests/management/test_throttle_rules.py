@@ -197,7 +197,7 @@ class TestImport:
             raise IntegrityError("twice")
 
         monkeypatch.setattr(ThrottleRule, "save", refuse)
-        for names, said in ((("api", "API", "b"), "'API' and 'api' are one name to this database"), (("b",), "twice")):
+        for names, said in ((("api", "API", "b"), "'API' and 'api' are one name to this database"), (("b",), "import again")):
             with pytest.raises((CommandError, IntegrityError), match=said):
                 run("import", put({name: {"rate": "5/s"} for name in names}))
 

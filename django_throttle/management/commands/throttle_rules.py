@@ -133,7 +133,8 @@ class Command(ShellCommand):
                     diff.apply()
         except IntegrityError as error:
             if not (alike := _equal_but_for_case({*existing, *(row.name for row in rows)})):
-                raise
+                meanwhile = gettext("nothing was imported: a rule of the same name was added meanwhile; import again")
+                raise CommandError(meanwhile) from error
             pattern = gettext_noop("nothing was imported: {alike} are one name to this database, which ignores case")
             raise CommandError(gettext(pattern, alike=alike)) from error
         self._print_changes(diff, dry_run=options["dry_run"])
