@@ -34,6 +34,7 @@ EXACT = Rule("hot", "100000/h", algorithm="fixed_window")
 def store(redis_url: str) -> RedisStore:
     store = RedisStore(redis_url, deadline=5.0)
     agent.disable_for(store)
+    store.local_limits.prepaid.clock = FrozenClock()  # units are held for a part of a second
     return store
 
 
@@ -123,8 +124,7 @@ def test_a_reset_is_heard_of(redis_url: str, store: RedisStore, settings: Any) -
 
 
 def test_what_was_bought_under_another_edition_of_the_rule_goes_back(store: RedisStore) -> None:
-    clock = FrozenClock()  # units are held for a part of a second
-    store.local_limits.prepaid.clock = clock
+    clock: Any = store.local_limits.prepaid.clock
     warm(Limiter([HOT], store), 100)
     smaller = Limiter([Rule("hot", "150/h", algorithm="fixed_window", prepaid=True)], store)
     assert not smaller.acquire("everyone").allowed, "as more than that is bought"
