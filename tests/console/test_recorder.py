@@ -110,6 +110,9 @@ def test_a_rule_and_its_candidate_are_compared_on_the_same_calls() -> None:
     assert comparison.of_candidate == (7 * within, 4 * within)
     assert comparison.of_live == (7 * without, 2 * without)
     assert dict(comparison.rows())["Refused where the candidate holds"] == f"{4 * within} of {7 * within}, 57.1%"
+    assert sum(count for _, count in comparison.affected) == 4 * 20
+    later = compare_candidate(store, "api", now + timedelta(minutes=5), now + timedelta(minutes=10))
+    assert (later.calls, later.affected) == (0, ()), "another candidate of this rule"
     assert json.loads(json.dumps(comparison.as_json()))["live_holds"] == {"calls": 7 * without, "refused": 2 * without}
 
 

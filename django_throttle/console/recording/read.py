@@ -278,6 +278,9 @@ def compare_candidate(store: AnyStore, live_name: str, since: datetime, until: d
     candidate_minutes = {minute.at: minute for minute in cells.get(name, [])}
     live_minutes = {minute.at: minute for minute in cells.get(live_name, []) if minute.at in candidate_minutes}
     candidate, live = total(candidate_minutes.values()), total(live_minutes.values())
+    ranking = most_refused(store, name)
+    # A ranking is of an hour. If it has more refusals than the candidate, an earlier candidate of this rule made some.
+    is_of_candidate = sum(count - error for _, count, error in ranking) <= _refusals(candidate)
     return Comparison(
         calls=candidate.calls,
         both=candidate.both,
@@ -288,7 +291,7 @@ def compare_candidate(store: AnyStore, live_name: str, since: datetime, until: d
         points=tuple(
             [(at, _refusals(live_minutes.get(at)), _refusals(minute)) for at, minute in candidate_minutes.items()]
         ),
-        affected=tuple((tag, count) for tag, count, _ in most_refused(store, name)),
+        affected=tuple((tag, count) for tag, count, _ in ranking) if is_of_candidate else (),
     )
 
 

@@ -87,7 +87,7 @@ def _rule_lines(explanation: Explanation) -> Iterator[str]:
     for state in explanation.rules:
         reason, outcome = state.why, state.outcome
         if outcome.window:
-            reason = gettext("{why}, counted over {window:g} s", why=reason, window=outcome.window)
+            reason = gettext("{why}, counted over {window}", why=reason, window=in_short(outcome.window))
         if outcome.reset_after:
             reason = gettext("{why}, full again in {time}", why=reason, time=in_short(outcome.reset_after))
         reason = with_assumption(reason, state.counting.assumed)
