@@ -17,7 +17,7 @@ from tests.outside.project import DEADLINE, Project, is_served
 from tests.outside.test_commands import MAILERS
 from tests.servers import RedisServer, need_binary, slack, wait_until
 
-NOT_TYPED = ("pip ", "django-admin ", "cd ")
+NOT_TYPED = ("pip ", "django-admin ", "cd ", "python manage.py createsuperuser")
 SERVE = "python manage.py runserver"
 RELIEF = ("python manage.py throttle_override add", "python manage.py throttle_reset")
 CONSUMER = """
