@@ -20,6 +20,8 @@ DEFAULT_WAIT_SECONDS: Final = 1.0  # for a 429 without a wait
 MIN_TIMESTAMP: Final = 1e9
 UNITS_PER_SECOND: Final = 1e9, 1e6, 1e3, 1.0  # nanoseconds, microseconds, milliseconds, seconds
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+# Comma between fields that a proxy has joined; the comma of an HTTP date follows the name of a weekday.
+_FIELD_END: Final = re.compile(r"(?<!day)(?<!Mon|Tue|Wed|Thu|Fri|Sat|Sun),", re.IGNORECASE)
 # A comma, or a text between commas and semicolons. A quoted string may contain both; it may lack its closing quote.
 _PIECE: Final = re.compile(r',|(?:"(?:[^"\\]|\\.)*(?:"|\\?$)|[^,;"])+')
 
@@ -67,13 +69,18 @@ def _members(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _seconds(text: str, since: float) -> float:
-    """Return the seconds from ``since`` until a number or a date. Return 0.0 if the text is in the past or invalid."""
-    text = text[:MAX_FIELD_LENGTH].strip()
-    numbers = [number.strip() for number in text.split(",")]
-    if not all(map(_NUMBER.fullmatch, numbers)):
+    """Return the seconds from ``since`` until a number or a date, the largest of joined fields.
+
+    Parts in the past or invalid are 0.0.
+    """
+    return max(_part_seconds(part.strip(), since) for part in _FIELD_END.split(text[:MAX_FIELD_LENGTH]))
+
+
+def _part_seconds(text: str, since: float) -> float:
+    if not _NUMBER.fullmatch(text):
         until = _date(text)
         return 0.0 if until is None else max(0.0, until - since)
-    number = max(map(float, numbers))  # of two fields, which a proxy has joined
+    number = float(text)
     if number < MIN_TIMESTAMP:
         return number
     timestamps = [number / unit for unit in UNITS_PER_SECOND if number >= MIN_TIMESTAMP * unit]
