@@ -63,6 +63,8 @@ OPERATION: Final = "_ninja_operation"
 wrapped_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
 #: Names of the decorated functions, by rule.
 decorated: Final[dict[str, set[str]]] = {}
+#: Names of the decorated functions without ``ident``, by rule.
+counted_by_key: Final[dict[str, set[str]]] = {}
 #: Names of the decorated functions with ``ident`` whose parameters include no request, by rule.
 without_request: Final[dict[str, set[str]]] = {}
 T = TypeVar("T")
@@ -105,19 +107,22 @@ def throttle(
 
     def decorate(function: F) -> F:
         _check_decoration(function, cost, ident, later is not None)
-        decorated.setdefault(rule, set()).add(getattr(function, "__qualname__", "") or repr(function))
+        named = getattr(function, "__qualname__", "") or repr(function)
+        decorated.setdefault(rule, set()).add(named)
         if isinstance(function, type):
             for name in _methods_around(function, later is not None):
                 if later is not None:
                     later.below(getattr(function, name))
                 function = method_decorator(decorate, name=name)(function)
             return function
+        if ident is None:
+            counted_by_key.setdefault(rule, set()).add(named)
         if ident is None and (where := _lacks_request(function)) is not None:
             functions_without_ident[rule, getattr(function, "__qualname__", "")] = function, where
         elif ident is None and (argument := _request_of_method(function)) is not None:
             request_methods.append((rule, function, argument))
         if ident is not None and not _may_get_request(function):
-            without_request.setdefault(rule, set()).add(getattr(function, "__qualname__", "") or repr(function))
+            without_request.setdefault(rule, set()).add(named)
         awaits = _is_awaited(function)
         deferred = None if later is None else later.below(function)
 

@@ -197,9 +197,10 @@ def _named_call(snapshot: rulebook.Snapshot, name: str, caller: object, cost: in
     rule = snapshot.by_name(name)
     if rule is None:
         raise InvalidRule(snapshot.lacks(name))
-    if rule.holds_slots or rule.unit != "calls" or rule.key == "connection":
+    if rule.key == "connection":
+        raise InvalidRule(f"rule {name!r} counts each WebSocket by itself, not calls by name: give it another key")
+    if rule.holds_slots or rule.unit != "calls":
         counts = "slots" if rule.holds_slots else rule.unit
-        counts = "each WebSocket by itself" if rule.key == "connection" else counts
         raise InvalidRule(f"rule {name!r} counts {counts}, not calls by name: use @throttle({name!r})")
     if rule.count_on or rule.refund_on:
         raise InvalidRule(

@@ -152,7 +152,7 @@ class TestQuestions:
         [
             ({"limit": 1, "algorithm": "concurrency"}, "counts slots"),
             ({"rate": "9/min", "unit": "bytes"}, "counts bytes"),
-            (TWICE | {"key": "connection", "events": ["message"]}, "each WebSocket by itself"),
+            (TWICE | {"key": "connection", "events": ["message"]}, "each WebSocket by itself, .*: give it another key"),
             (TWICE | {"count_on": [401]}, "counts by the status of the answer"),
             (TWICE | {"refund_on": [401]}, "counts by the status of the answer"),
             (TWICE | {"cost": "django_throttle.contrib.graphql.operation_cost"}, "pass the request as the caller"),
@@ -171,6 +171,7 @@ class TestQuestions:
         ("name", "caller", "error", "said"),
         [
             ("serach", "x", InvalidRule, "no rule 'serach'; did you mean 'search'"),
+            ("SEARCH", "x", InvalidRule, "no rule 'SEARCH'; did you mean 'search'"),
             ("wrong", "x", InvalidRule, "rule 'wrong' is invalid: .*'often' is not a rate"),
             ("search", 5, TypeError, "caller is a consumer, its scope, a request or an ident"),
             ("search", AnonymousUser(), InvalidIdent, "not logged in has no ident: pass the request"),

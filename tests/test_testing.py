@@ -185,9 +185,9 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind(monkeypat
         use_up(rule, ident, leaving=limit)
         with pytest.raises(InvalidCost, match=f"allows '{ident}' {limit} at once, so leaving cannot be {limit + 1}"):
             use_up(rule, ident, leaving=limit + 1)
-    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: True)
+    monkeypatch.setattr(scopes, "_asked_names", lambda: {"a"})
     use_up("a", "ip:192.0.2.1")
-    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    monkeypatch.setattr(scopes, "_asked_names", set)
     for rule, ident, like in (
         ("a", "ip:192.0.2.1", "user:42"),
         ("a", "group:x", "user:"),

@@ -217,10 +217,14 @@ def _bases(kind: object) -> tuple[type, ...]:
 
 @settings_check()
 def check_view_values(raw: RawSettings) -> Iterator[CheckMessage]:
-    """Warn of scopes and costs of views that nothing reads: those of a wrong type, or at a method."""
+    """Warn of scopes, costs and throttles of views that nothing reads: of a wrong type, or at a method."""
     for fault in dict.fromkeys(chain.from_iterable(_ignored_values(view) for _, view in _views())):
         hint = "A scope is a text, a cost a whole number from 0 on or a plain function of the request."
-        yield warning("W044", fault, f"{hint} They belong to the class, as_view(), @action or the function of a route.")
+        yield warning(
+            "W044",
+            fault,
+            f"{hint} They, and throttles, belong to the class, as_view(), @action or the function of a route.",
+        )
 
 
 def _ignored_values(view: object) -> Iterator[str]:
@@ -238,7 +242,7 @@ def _ignored_values(view: object) -> Iterator[str]:
     if not is_rest and view_attribute(view, VIEW_ATTRIBUTES[2]):
         yield f"{owner}.throttle_classes is ignored, as {owner} is not a view of REST framework"
     for name, function in _functions_of(view):
-        for attribute in VIEW_ATTRIBUTES[:2]:
+        for attribute in VIEW_ATTRIBUTES if "." in name else VIEW_ATTRIBUTES[:2]:
             value = getattr(function, "__dict__", {}).get(attribute)
             if value is not None and value != getattr(kind, attribute, None):  # @api_view takes a scope over
                 where = "at a method of a view" if "." in name else "below @api_view"

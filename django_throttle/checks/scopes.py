@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -36,13 +38,14 @@ from django_throttle.checks.settings import (
     warning,
 )
 from django_throttle.core import Rule
-from django_throttle.core.options import did_you_mean
+from django_throttle.core.options import did_you_mean, key_parts
 from django_throttle.core.plans import read_plan
 from django_throttle.core.rule import needs_login
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.core.texts import translatable
-from django_throttle.decorators import decorated, without_request
+from django_throttle.decorators import counted_by_key, decorated, without_request
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match, view_attribute, view_scope
+from django_throttle.identity.known_caller import GROUP
 from django_throttle.later.site_queues import named_by_tasks
 from django_throttle.limiter import named_by_transports
 from django_throttle.rulebook import sources
@@ -79,6 +82,7 @@ class Site(NamedTuple):
     is_whole: bool
     doubt: str
     has_middleware: bool
+    asked: Set[str]  # names of rules that code may ask for
 
     @classmethod
     def read(cls) -> Site:
@@ -90,11 +94,11 @@ class Site(NamedTuple):
         sockets = frozenset(socket_scopes())
         known = sockets.union(scope for _, _, scope in views)
         has_middleware = place_of(MIDDLEWARE) is not None
-        return cls(views, sockets, known, is_whole, doubt_of_sockets(), has_middleware)
+        return cls(views, sockets, known, is_whole, doubt_of_sockets(), has_middleware, _asked_names())
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""
-        is_asked = entry == rule.name and _is_asked_by_name()
+        is_asked = entry == rule.name and entry in self.asked
         if is_asked or rule.events == TASK_EVENTS or any(matches([entry], scope) for scope in self.scopes):
             return ""
         for name, _, scope in self.views:
@@ -126,7 +130,7 @@ class Site(NamedTuple):
             return "" if is_sound else self.fault_of_task(entry)
         if not _is_of_places(rule) or rule.events == ("connection",) or entry == EVERYWHERE:
             return ""
-        if entry == rule.name and _is_asked_by_name():
+        if entry == rule.name and entry in self.asked:
             return ""
         of_sockets = next((scope for scope in sorted(self.sockets) if matches([entry], scope)), None)
         of_views = next((scope for _, _, scope in self.views if matches([entry], scope)), None)
@@ -161,7 +165,7 @@ class Site(NamedTuple):
         if not self.doubt or SOCKET_EVENTS.isdisjoint(rule.events) or not _is_of_places(rule):
             return ""
         for entry in covered:
-            is_asked = entry == rule.name and _is_asked_by_name()
+            is_asked = entry == rule.name and entry in self.asked
             if not (entry == EVERYWHERE or is_asked or any(matches([entry], scope) for scope in self.scopes)):
                 return f"it is not known if a WebSocket has the scope {entry!r}: {self.doubt}"
         if SOCKET_EVENTS.issuperset(rule.events) and not any(covers(rule.scopes, scope) for scope in self.sockets):
@@ -184,7 +188,7 @@ class Site(NamedTuple):
         for entry in covered:
             views = ((name or entry, view) for name, view, scope in self.views if scope == entry)
             place = next((place for place, view in views if not self.limits(view)), None)
-            if place is not None and not (entry == rule.name and _is_asked_by_name()):
+            if place is not None and not (entry == rule.name and entry in self.asked):
                 yield place, entry
 
 
@@ -299,6 +303,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
     for rule in rules:
         covered, excluded = split_scopes(rule.scopes)
         yield from _lacking_methods(rule)
+        yield from _lacking_sockets(rule)
         yield from _idle_plans(rule)
         if rule.name in decorated:
             yield from _beside_decorator(rule, covered)
@@ -314,7 +319,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         if not (faults or misplaced) and (unknown := site.unknown(rule, covered)):
             hint = EVENTS_HINT if rule.events == TASK_EVENTS else APPLICATION_HINT
             yield Info(f"rule {rule.name!r}: {unknown}", hint=hint, id=f"django_throttle.{UNKNOWN_ID}")
-        if not faults and site.lacks_sockets(rule) and not _is_asked_by_name():
+        if not faults and site.lacks_sockets(rule) and rule.name not in site.asked:
             hint = "Limit an application for WebSockets, which is found by ASGI_APPLICATION, or list other events."
             yield warning("W089", f"rule {rule.name!r} limits nothing: no WebSockets were found", hint)
         if faults or misplaced or REQUEST_EVENTS.isdisjoint(rule.events) or not _is_of_places(rule):
@@ -328,7 +333,7 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         if EVERYWHERE not in covered:
             message = f"rule {rule.name!r} limits nothing: no entry point applies it to requests of scope {scope!r}"
             yield warning("W089", message, hint)
-        elif not _is_asked_by_name():
+        elif rule.name not in site.asked:
             yield warning("W089", f"rule {rule.name!r} limits nothing: no entry point applies it to any view", hint)
 
 
@@ -340,23 +345,30 @@ NAMED_RULE_FUNCTIONS: Final = {
 }
 
 
-def _is_asked_by_name() -> bool:
-    """Return True if a module of the site has imported anything in ``NAMED_RULE_FUNCTIONS``."""
+def _asked_names() -> Set[str]:
+    """Return the texts in modules of the site that have imported anything in ``NAMED_RULE_FUNCTIONS``.
+
+    Code asks for no rule whose name is not among them, unless it puts the name together.
+    """
     asking: set[int] = set()
     for path, names in NAMED_RULE_FUNCTIONS.items():
         if module := sys.modules.get(path):
             asking |= {id(module), *(id(getattr(module, name, None)) for name in names)}
     asking.discard(id(None))
+    texts: set[str] = set()
     for name, module in list(sys.modules.items()):
-        is_ours = name.partition(".")[0] == "django_throttle"
-        if module is not None and not is_ours and not asking.isdisjoint(map(id, list(vars(module).values()))):
-            return True
-    return False
+        values = list(getattr(module, "__dict__", {}).values())
+        if name.partition(".")[0] != "django_throttle" and not asking.isdisjoint(map(id, values)):
+            texts.update(value for value in values if isinstance(value, str))
+            with suppress(OSError, TypeError, SyntaxError):  # a module without its source
+                nodes = ast.walk(ast.parse(inspect.getsource(module)))
+                texts.update(node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is str)
+    return texts
 
 
 def may_be_named(rule: str) -> bool:
     """Return True if code of the site may ask for the rule by its name, and then name who is counted."""
-    return rule in decorated or rule in named_by_tasks or rule in named_by_transports or _is_asked_by_name()
+    return rule in decorated or rule in named_by_tasks or rule in named_by_transports or rule in _asked_names()
 
 
 def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
@@ -367,6 +379,15 @@ def _lacking_methods(rule: Rule) -> Iterator[CheckMessage]:
             message = f"rule {rule.name!r} has methods, and {form} around {names} gets no request: it limits nothing"
             hint = "Remove the methods from the rule. A function under @throttle may take the request as an argument."
             yield warning("W088", message, hint)
+
+
+def _lacking_sockets(rule: Rule) -> Iterator[CheckMessage]:
+    """Warn of a rule that counts by what only a WebSocket has, around views."""
+    names = counted_by_key.get(rule.name)
+    if names and not {"connection", GROUP}.isdisjoint(key_parts(rule.key)):
+        around = ", ".join(sorted(names))
+        message = f"rule {rule.name!r} counts by {rule.key}, and @throttle around {around} has none: it limits nothing"
+        yield warning("W088", message, "Choose a key that requests have, such as user_or_ip, or write ident=.")
 
 
 def _idle_plans(rule: Rule) -> Iterator[CheckMessage]:

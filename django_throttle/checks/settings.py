@@ -392,16 +392,18 @@ def _tenant(raw: RawSettings) -> Iterator[CheckMessage]:
             yield mistake("E012", f"rule {rule.name!r} needs tenants: set TENANT to a path such as user.tenant_id")
     elif not is_path(path):
         yield from _check_function("TENANT", path, arguments=("request",))
-    elif missing := _missing_attribute(*path.split(".")[:2]):
+    elif missing := _missing_attribute(path):
         message = f"TENANT is {path!r}, but {missing}: rules by tenant apply to nobody"
         yield warning("W095", message, "Write the path of an attribute that is there.")
 
 
-def _missing_attribute(first: str, second: str = "pk") -> str:
+def _missing_attribute(path: str) -> str:
     """Return which attribute of a path is missing. Only attributes of the user model are known here."""
+    first, _, rest = path.partition(".")
     if first != "user":
-        is_near = get_close_matches(first, ["user"], cutoff=0.8)
-        return f"requests have no attribute {first!r} (did you mean 'user'?)" if is_near else ""
+        near = [rest] if first == "request" else get_close_matches(first, ["user"], cutoff=0.8)
+        return f"requests have no attribute {first!r} (did you mean {near[0]!r}?)" if near else ""
+    second = rest.partition(".")[0] or "pk"
     model = get_user_model() if apps.is_installed("django.contrib.auth") else None
     return "" if model is None or hasattr(model, second) else f"{model.__name__} has no {second}"
 

@@ -170,8 +170,18 @@ def _spaced(name: str) -> str:
 
 def did_you_mean(word: object, valid_words: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the nearest valid word, as the end of a message; empty if none is near."""
-    near = get_close_matches(str(word), tuple(valid_words), n=1, cutoff=cutoff)
-    return translatable("; did you mean {near!r}?", near=near[0]) if near else ""
+    near = nearest_word(word, valid_words, cutoff)
+    return translatable("; did you mean {near!r}?", near=near) if near else ""
+
+
+def nearest_word(word: object, valid_words: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the nearest valid word, upper and lower case being alike; empty if none is near."""
+    words = tuple(valid_words)
+    near = get_close_matches(str(word), words, n=1, cutoff=cutoff)
+    if not near:
+        folded = {each.lower(): each for each in words}
+        near = [folded[each] for each in get_close_matches(str(word).lower(), folded, n=1, cutoff=cutoff)]
+    return near[0] if near else ""
 
 
 def misspellings(names: Iterable[str], valid_names: Collection[str], cutoff: float) -> Iterator[tuple[str, str]]:

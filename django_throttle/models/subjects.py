@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from django.utils.translation import gettext
 
 from django_throttle.conf import conf
 from django_throttle.core.key import EVERYONE
+from django_throttle.core.options import nearest_word
 from django_throttle.core.overrides import MAX_SUBJECT_LENGTH
 from django_throttle.core.texts import sentences, translatable
 from django_throttle.identity.address import network, unmapped
@@ -160,8 +160,8 @@ def missing_groups(rule: Rule) -> Iterator[str]:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return a sentence that suggests the nearest of the names. Return "" if none is near."""
-    near = get_close_matches(name, sorted(names), n=1)
-    return translatable("Did you mean {near!r}?", near=near[0]) if near else ""
+    near = nearest_word(name, sorted(names))
+    return translatable("Did you mean {near!r}?", near=near) if near else ""
 
 
 def _as_pk(text: str) -> object:

@@ -16,7 +16,7 @@ from django.urls import clear_url_caches, include, path, re_path
 from django.utils.translation import gettext_lazy
 from django.views import View
 from redis.asyncio.connection import Connection
-from rest_framework.decorators import action, api_view
+from rest_framework.decorators import action, api_view, throttle_classes
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
@@ -320,8 +320,8 @@ def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
     wrong = [
         *({"throttle_scope": value} for value in (["s"], 5, lambda self: "s")),
         *({"throttle_cost": value} for value in ("3", 2.5, -1, True, coroutine, lambda self: 3, lambda: 3)),
-        {"get": get},
-    ]
+        {"get": get}, {"post": throttle_classes([RuleThrottle])(lambda self, request: None)},
+    ]  # fmt: skip
     right = [
         *({"throttle_scope": value} for value in ("s", gettext_lazy("s"), None)),
         *({"throttle_cost": value} for value in (0, None, len, lambda request: 3, lambda self, request: 3)),
@@ -335,6 +335,7 @@ def test_values_of_views_that_nothing_reads(settings: Any, base: Any) -> None:
     assert [text.partition(".")[0] for text in texts] == [f"V{number}" for number in range(len(wrong))]
     assert texts[3] == "V3.throttle_cost is '3': it is ignored, and each request counts 1"
     assert texts[10] == "V10.get has throttle_scope, which nothing reads at a method of a view"
+    assert texts[11] == "V11.post has throttle_classes, which nothing reads at a method of a view"
 
     def below(request: HttpRequest) -> None: ...
 

@@ -1,8 +1,8 @@
 """A rule whose scopes nothing has, or that no entry point applies there, or that applies everywhere, is told of."""
 
-import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -187,6 +187,14 @@ def test_methods_where_there_is_no_request(settings: Any, name: str, place: str)
     assert message == ("088", f"{name!r} has methods, and {place} gets no request: it limits nothing")
 
 
+def test_keys_of_websockets_around_views(settings: Any) -> None:
+    for key in ("connection", "ip+django_throttle.channels.group"):
+        rule = {"key": key, "events": ["message"], "scopes": ["chat"]}
+        (message,) = found(settings, {"sign-up": rule, "exports": rule})
+        said = f"'sign-up' counts by {key}, and @throttle around sign_up has none: it limits nothing"
+        assert message == ("088", said)
+
+
 @pytest.mark.parametrize(
     ("rule", "middleware"),
     [
@@ -232,7 +240,7 @@ def test_sockets_that_cannot_be_looked_for(
 
     module = ModuleType("served_by_a_test")
     module.__getattr__ = load  # type: ignore[method-assign]
-    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    monkeypatch.setattr(scopes, "_asked_names", set)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     settings.ASGI_APPLICATION = None if app is None else "served_by_a_test.application"
     settings.MIDDLEWARE = OURS
@@ -262,7 +270,7 @@ def test_sockets_that_cannot_be_looked_for(
 def test_rules_of_sockets_on_a_site_without_channels(
     settings: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], number: str, text: str
 ) -> None:
-    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: False)
+    monkeypatch.setattr(scopes, "_asked_names", set)
     monkeypatch.setattr(project, "find_spec", lambda name: None)
     ((told, message),) = found(settings, {"api": options})
     assert (told, text in message) == (number, True), message
@@ -284,7 +292,7 @@ def test_a_rule_for_every_view_that_no_entry_point_applies(
     settings: Any, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], asked_by_name: bool
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROUTES", [path("health", page, name="health"), path("", page)])
-    monkeypatch.setattr(scopes, "_is_asked_by_name", lambda: asked_by_name)
+    monkeypatch.setattr(scopes, "_asked_names", lambda: {"api", "heath"} if asked_by_name else set())
     settings.MIDDLEWARE = []
     messages = [message for _, message in found(settings, {"api": rule, "heath": {"scopes": ["heath"]}})]
     assert messages == ([] if asked_by_name else [
@@ -293,13 +301,22 @@ def test_a_rule_for_every_view_that_no_entry_point_applies(
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize("names", [{"limiter": limiter}, {"may_enter": limiter.allows}, {"other": json}, {}])
-def test_rules_are_asked_by_name_where_a_module_of_the_site_has_imported_the_question(
-    monkeypatch: pytest.MonkeyPatch, names: dict[str, Any]
+@pytest.mark.parametrize("line", ["allows", "allows as may_enter", "aallows", "Limiter"])
+def test_rules_are_asked_by_name_where_a_module_of_the_site_has_the_name_and_the_question(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str
 ) -> None:
-    modules = {"django_throttle.limiter": limiter, "shop.views": SimpleNamespace(**names)}
-    monkeypatch.setattr(scopes, "sys", SimpleNamespace(modules=modules))
-    assert scopes._is_asked_by_name() is (limiter in names.values() or limiter.allows in names.values())
+    source = tmp_path / "limits_of_shop.py"
+    source.write_text(f'from django_throttle.limiter import {line}\nNAMES = ["exports"]\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = {"django_throttle.limiter": limiter, "compiled": SimpleNamespace(allows=limiter.allows, NAME="reports")}
+    monkeypatch.setattr(scopes, "sys", SimpleNamespace(modules=modules | {"shop": import_module(source.stem)}))
+    del sys.modules[source.stem]
+    monkeypatch.setattr(sys.modules[__name__], "ROUTES", [path("", page)])
+    settings.MIDDLEWARE = []
+    silent = {"reports"} if line == "Limiter" else {"reports", "exports"}
+    rules: dict[str, Any] = {name: {} for name in ("api", "exports", "reports")}
+    told = {message.partition(" ")[0] for _, message in found(settings, rules)}
+    assert told == {repr(name) for name in rules.keys() - silent}
 
 
 class Priced(Search):

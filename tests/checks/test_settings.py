@@ -140,7 +140,7 @@ WRONG: dict[str, list[Any]] = {
         *({"PROXY_HEADER": "X-Real-IP"}, {"PROXY_HEADER": "X-Real-IP", "TRUSTED_PROXIES": 0}),
         {"PROXY_HEADER": "CF-Connecting-IP", "TRUSTED_PROXIES": 2},
     ],
-    "W095": [{"TENANT": "user.tenent_id"}, {"TENANT": "usr.tenant_id"}],
+    "W095": [{"TENANT": "user.tenent_id"}, {"TENANT": "usr.tenant_id"}, {"TENANT": "request.user.pk"}],
 }
 
 

@@ -78,7 +78,7 @@ def test_how_long_and_an_api_key_from_input(monkeypatch: pytest.MonkeyPatch) -> 
         (f"{IP} --block --exempt", "say what happens"), (f"{IP} --times 0", "A factor must be more than 0"),
         (f"{IP} --times 0,5", "Factor: Write a number, with a point and no comma: 0.5."),
         (f"{IP} --rate 1,000/min", "'1,000/min' is not a rate: the number must be whole"),
-        (f"{IP} --block --rules apii", "Did you mean 'api'"),
+        *((f"{IP} --block --rules {name}", "Did you mean 'api'") for name in ("apii", "API")),
         (f"{IP} --block --rules wrong", "rule 'wrong': 'often' is not a rate: write"),
         (f"{IP} --block --rules drf-bust", "There is no rule 'drf-bust'. Did you mean"),
         (f"{IP} --block --for ever", "'ever' is not a duration"),
