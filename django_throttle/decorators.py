@@ -42,7 +42,7 @@ from django_throttle.identity.caller import (
     normalize_ident,
 )
 from django_throttle.identity.keys import User, shortened
-from django_throttle.identity.request_body import KeptBody, is_request_error
+from django_throttle.identity.request_body import KeptBody, StreamReadError, is_request_error
 from django_throttle.identity.site_functions import cost_of
 from django_throttle.stores import get_store
 from django_throttle.stores.base import BlockingIo, LoopIo, StoreIo
@@ -298,12 +298,13 @@ class _Call:
 
         Then the call counts by its address, and the view meets the same error.
         """
-        body = KeptBody((*self._args, *self._kwargs.values()))
         try:
-            with body:
+            with KeptBody((*self._args, *self._kwargs.values())):
                 return function(*self._args, **self._kwargs)
+        except StreamReadError as error:
+            raise InvalidIdent(f"{getattr(function, '__qualname__', function)} {error}") from error
         except Exception as error:
-            if known_caller is None or body.is_lost or not is_request_error(error):
+            if known_caller is None or not is_request_error(error):
                 raise
             return ""
 

@@ -66,16 +66,16 @@ class _CostFunction:
     __qualname__ = "graphql_cost"
 
     def __call__(self, request: HttpRequest) -> int:
-        reading, body = _RequestReading(self), KeptBody([request])
+        reading = _RequestReading(self)
         try:
-            with body:
+            with KeptBody([request]):
                 total = reading.max_cost(django_request(request))
         except (_RequestTooLarge, RecursionError):
             return UNAFFORDABLE_COST
         except RawPostDataException:
             return 1  # the stream was read before
         except Exception as error:
-            if body.is_lost or not is_request_error(error):
+            if not is_request_error(error):
                 raise
             return 1  # the view meets the same error
         return ceil(max(1, min(total, UNAFFORDABLE_COST)))

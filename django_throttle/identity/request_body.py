@@ -7,18 +7,23 @@ function of the site that fails, or handles the error, the view would run with a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import IO, Any, Final
 
 from django.conf import settings
 from django.core.exceptions import BadRequest, SuspiciousOperation
+from django.core.files import File
 from django.http import HttpRequest, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
+from django.http.request import RawPostDataException
+from django.utils.datastructures import MultiValueDict
 
 #: Attributes in which Django and REST framework keep a body that they have read.
 BODY_ATTRIBUTES: Final = ("_body", "_post", "_files", "_read_started", "_stream", "_upload_handlers")
 REST_BODY_ATTRIBUTES: Final = ("_data", "_files", "_full_data", "_stream")
+#: Error of the view that reads a lost body.
+LOST: Final = "A function of a rule has read the body as a stream, so it cannot be read again; see the log."
 #: Bytes that are kept if DATA_UPLOAD_MAX_MEMORY_SIZE is None.
 MAX_KEPT_BYTES: Final = 2_621_440
 #: Bytes that Django may read beyond its limit before it notices.
@@ -33,15 +38,22 @@ def is_request_error(error: BaseException) -> bool:
     return isinstance(error, errors) or (rest is not None and isinstance(error, rest.APIException))
 
 
+class StreamReadError(Exception):
+    """Error of a function of the site that has read a body too large to be kept."""
+
+    def __init__(self) -> None:
+        super().__init__("reads the body as a stream, which the view then cannot read")
+
+
 class KeptBody:
     """Context manager around functions that may read the bodies of the requests among the subjects.
 
     If a function fails, or gets an empty form, the requests are restored as unread, so the view meets the same error.
-    ``is_lost`` is True if that is impossible, as for an upload that is too large to be kept.
+    If that is impossible, as for an upload that is too large to be kept, the view gets an error when it reads the body.
+    If the function has read the stream itself, raise StreamReadError. Files that were read are rewound.
     """
 
     def __init__(self, subjects: Iterable[object]) -> None:
-        self.is_lost = False
         self._backups: list[_RequestBackup] = []
         for subject in subjects:
             request = getattr(subject, "_request", subject)
@@ -54,8 +66,9 @@ class KeptBody:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for backup in self._backups:
-            self.is_lost = not backup.end(error is not None) or self.is_lost
+        lost = [backup for backup in self._backups if not backup.end(error)]
+        if lost:
+            raise StreamReadError from error
 
 
 class _RequestBackup:
@@ -69,32 +82,74 @@ class _RequestBackup:
 
     def begin(self) -> None:
         self._before = [(state, {name: state.get(name, _MISSING) for name in names}) for state, names in self._states]
+        self._positions = {file: file.tell() for file in self._files() if file.seekable()}
+        self._closed_files = {file for file in self._files() if file.closed}
         stream = self._before[0][1]["_stream"]
         is_read = getattr(self._request, "_read_started", True) or stream is None
         self._recorded = None if is_read else _RecordedInput(stream)
         if self._recorded is not None:
             self._request._stream = self._recorded
 
-    def end(self, has_failed: bool) -> bool:
-        """Restore the request if its body was read without success. Return False if that is impossible."""
+    def end(self, error: BaseException | None) -> bool:
+        """Restore the request if its body was read without success. Return False if the function has read the stream.
+
+        ``error`` is the function's.
+        """
         recorded = self._recorded
-        if has_failed or self._is_empty():
-            if recorded is not None and not recorded.rewind():
-                return False
-            for state, before in self._before:
-                for name, value in before.items():
-                    if value is _MISSING:
-                        state.pop(name, None)
-                    else:
-                        state[name] = value
-            if recorded is not None and recorded.has_begun:
-                self._request._stream = recorded
-        elif recorded is not None:
+        if isinstance(getattr(self._request, "_stream", None), _LostInput):
+            return True
+        is_empty, has_closed_files = self._is_empty(), not self._rewind_files()
+        if error is not None or is_empty or has_closed_files:
+            if recorded is None or recorded.rewind():
+                self._restore()
+                if recorded is not None and recorded.has_begun:
+                    self._request._stream = recorded
+                return True
+            if is_empty:
+                return self._lose(recorded, error)
+        if recorded is not None:
             if not hasattr(self._request, "_body") and (body := self._body_on(recorded)) is not None:
                 self._request._body, self._request._stream = body, BytesIO(body)
             recorded.stop_recording()
             if self._request._stream is recorded:
                 self._request._stream = recorded.stream
+        return True
+
+    def _lose(self, recorded: _RecordedInput, error: BaseException | None) -> bool:
+        """Let the view get an error when it reads the body. Return False if the function has read the stream."""
+        is_parsed = any(
+            state.get(name, _MISSING) is not before.get(name, _MISSING)
+            for state, before in self._before
+            for name in ("_upload_handlers", "_full_data")
+        )
+        recorded.stop_recording()
+        self._restore()
+        if error is None or not is_request_error(error):
+            error = BadRequest("The body is malformed.") if is_parsed else RawPostDataException(LOST)
+        self._request._stream = _LostInput(error)
+        return is_parsed
+
+    def _restore(self) -> None:
+        for state, before in self._before:
+            for name, value in before.items():
+                if value is _MISSING:
+                    state.pop(name, None)
+                else:
+                    state[name] = value
+
+    def _files(self) -> Iterator[File[bytes]]:
+        """Yield the files of the form, if it was parsed."""
+        for state, _ in self._states:
+            for _, files in (state.get("_files") or MultiValueDict()).lists():
+                yield from (file for file in files if isinstance(file, File))
+
+    def _rewind_files(self) -> bool:
+        """Rewind files that the function has read. Return False if it has closed a file."""
+        for file in self._files():
+            if file.seekable():
+                file.seek(self._positions.get(file, 0))
+            elif file.file is not None and file.closed and file not in self._closed_files:
+                return False
         return True
 
     def _body_on(self, recorded: _RecordedInput) -> bytes | None:
@@ -110,6 +165,19 @@ class _RequestBackup:
                 if value is not _MISSING and value is not before.get(name, value):
                     return not value and not state.get("_files")
         return self._recorded is not None and self._recorded.has_begun and not hasattr(self._request, "_body")
+
+
+class _LostInput(BytesIO):
+    """Input that was read before the view, and cannot be read again."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    def read(self, size: int | None = -1) -> bytes:
+        raise self._error
+
+    readline = read
 
 
 class _RecordedInput:

@@ -17,7 +17,7 @@ from django_throttle.core.key import PLAIN_TYPES
 from django_throttle.core.rate import UNAFFORDABLE_COST
 from django_throttle.core.rule import Rule
 from django_throttle.exceptions import InvalidIdent
-from django_throttle.identity.request_body import KeptBody, is_request_error
+from django_throttle.identity.request_body import KeptBody, StreamReadError, is_request_error
 from django_throttle.runtime import LogThrottle
 
 T = TypeVar("T")
@@ -63,22 +63,17 @@ def try_function(
     call counts if it fails, both for the log. Exceptions in ``reraise`` are raised. The default is for event loops,
     where matching is tried again in a thread.
 
-    If the function cannot read the request's body, there is no log line, because the view meets the same error. The
-    error is raised if the view would not meet it.
+    If the function cannot read the request's body, there is no log line, because the view meets the same error.
     """
-    body = KeptBody((*args, *options.values()))
     try:
-        with body:
+        with KeptBody((*args, *options.values())):
             result = function(*args, **options)
         return check(result)
     except reraise:
         raise
     except Exception as error:
-        if is_request_error(error):
-            if body.is_lost:
-                raise
-        elif logs and _log_throttle.try_acquire(source):
-            if isinstance(error, InvalidResult):
+        if not is_request_error(error) and logs and _log_throttle.try_acquire(source):
+            if isinstance(error, (InvalidResult, StreamReadError)):
                 logger.error("%s %s: %s; correct it", source, error, effect)
             else:
                 logger.exception("%s raised this exception: %s; correct the function", source, effect)

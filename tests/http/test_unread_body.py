@@ -1,6 +1,7 @@
 """Bodies: what they weigh at every door, and one that cannot be read leaves the answer of the site as it is."""
 
 import json
+from contextlib import suppress
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from typing import Any, ClassVar
@@ -20,10 +21,12 @@ from django_throttle.contrib.graphql import operation_cost
 from django_throttle.contrib.logins import login_name
 from django_throttle.decorators import throttle
 from django_throttle.drf import RuleThrottle
-from django_throttle.exceptions import Refused
+from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.http.request_state import size_of
+from django_throttle.identity import site_functions
 from django_throttle.middleware import ThrottleMiddleware
 from tests.doors import Enforce
+from tests.inside import unsaid
 
 FORM, JSON, MULTIPART = "application/x-www-form-urlencoded", "application/json", "multipart/form-data; boundary=x"
 HERE = __name__
@@ -63,6 +66,10 @@ def reads_stream(request: HttpRequest) -> HttpResponse:
     return HttpResponse(repr(parts))
 
 
+def reads_files(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({name: file.read().decode() for name, file in request.FILES.items()})
+
+
 def reads_nothing(request: HttpRequest) -> HttpResponse:
     return HttpResponse("nothing")
 
@@ -86,6 +93,27 @@ def plan_by_post(request: Any) -> str:
     return str(request.POST.get("plan", ""))
 
 
+def by_files(request: Any) -> int:
+    return sum(len(file.read()) for file in request.FILES.values())
+
+
+def by_closed_files(request: Any) -> int:
+    total = by_files(request)
+    for file in request.FILES.values():
+        file.close()
+    return total
+
+
+def by_stream(request: Any) -> int:
+    with suppress(ValueError):
+        return len(request.read()) + int(request.POST.get("missing", "no number"))
+    return 1
+
+
+def by_lines(request: Any) -> str:
+    raise LookupError(len(list(request)))
+
+
 def cost_by_data(self: Any, request: Any) -> int:
     return 1 + len(request.data)
 
@@ -104,10 +132,11 @@ class Limited(Bare):
     throttle_cost = cost_by_data
 
 
-VIEWS = {view.__name__: view for view in (reads_post, reads_body, reads_stream, reads_nothing)}
+VIEWS = {view.__name__: view for view in (reads_post, reads_body, reads_stream, reads_files, reads_nothing)}
 COSTS: dict[str, Any] = {
     "post": cost_by_post, "handled": cost_by_post_handled, "body": cost_by_body, "graphql": operation_cost,
     "login": lambda request: len(login_name(request) or ""), "start": lambda request: len(request.read(12)),
+    "files": by_files, "closed": by_closed_files,
 }  # fmt: skip
 READERS: dict[str, Any] = {name: {"cost": cost} for name, cost in COSTS.items()}
 READERS |= {"ident": {"ident": plan_by_post}, "handled ident": {"ident": cost_by_post_handled}}
@@ -151,18 +180,48 @@ def test_under_the_decorator(enforce: Enforce, cost: str, view: str, kind: str) 
             continue
         if body == "large file" and cost != "body" and view in ("reads_body", "reads_stream"):
             continue  # a function has parsed the form, which is larger than what Django keeps in memory
+        if (body, cost, view) == ("large file", "closed", "reads_files"):
+            continue  # 500, as the file cannot be read again
         assert ask(f"/{cost}/{view}", body) == ask(f"/bare/{view}", body), body
 
 
-BY_POST = {"cost": f"{HERE}.cost_by_post", "key": f"{HERE}.plan_by_post", "plans": {f"{HERE}.plan_by_post:a": "9/min"}}
+def options_by(function: str) -> dict[str, dict[str, Any]]:
+    path = f"{HERE}.{function}"
+    return {"cost": {"cost": path}, "key": {"key": path}, "plans": {"key": "ip", "plans": {f"{path}:a": "9/min"}}}
 
 
-@pytest.mark.parametrize("option", BY_POST)
-def test_a_malformed_body_that_is_too_large_to_be_kept(enforce: Enforce, settings: Any, option: str) -> None:
-    enforce(api={"rate": "9/min", option: BY_POST[option]})
+@pytest.mark.parametrize("function", ["cost_by_post", "cost_by_post_handled"])
+@pytest.mark.parametrize("option", options_by(""))
+def test_a_malformed_body_that_is_too_large_to_be_kept(
+    enforce: Enforce, settings: Any, option: str, function: str
+) -> None:
+    enforce(api={"rate": "999999/min", **options_by(function)[option]})
     settings.MIDDLEWARE = MIDDLEWARE
     sent = UPLOAD % (b"file" * 100_000) + BASE64 % b"abcde" + b"--x--\r\n"
-    assert Client().post("/bare/reads_nothing", sent, content_type=MULTIPART).status_code == 400
+    for view, status in (("reads_nothing", 200), ("reads_post", 400), ("rest", 400)):
+        answer = Client(raise_request_exception=False).post(f"/bare/{view}", sent, content_type=MULTIPART)
+        assert answer.status_code == status, view
+
+
+@pytest.mark.parametrize("function", ["by_stream", "by_lines"])
+@pytest.mark.parametrize("option", [*options_by(""), "tenant"])
+def test_a_stream_that_is_too_large_to_be_kept(
+    enforce: Enforce, settings: Any, caplog: Any, monkeypatch: Any, option: str, function: str
+) -> None:
+    """The view gets an error, not an empty form."""
+    unsaid(site_functions, monkeypatch)
+    path = f"{HERE}.{function}"
+    enforce(api={"rate": "999999/min", **options_by(function).get(option, {"key": "tenant"})})
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, **({"TENANT": path} if option == "tenant" else {})}
+    settings.MIDDLEWARE = MIDDLEWARE
+    for view, status in (("reads_nothing", 200), ("reads_post", 500), ("reads_stream", 500), ("rest", 500)):
+        assert ask(f"/bare/{view}", "large file")[0] == status, view
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "django_throttle"]
+    assert path in line or option == "tenant"
+    assert "reads the body as a stream, which the view then cannot read: " in line
+    request = RequestFactory().generic("POST", "/", BODIES["large file"][0], MULTIPART)
+    with pytest.raises(InvalidIdent, match=f"{function} reads the body as a stream"):
+        throttle("api", ident=globals()[function])(reads_post)(request)
 
 
 @pytest.mark.parametrize(("cost", "view"), [("post", "reads_post"), ("handled", "reads_nothing"), ("data", "rest")])
