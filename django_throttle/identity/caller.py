@@ -253,7 +253,16 @@ class IdentCaller:
             return keys.has_trait(trait, self)
         if trait in ("authenticated", "anonymous"):
             return self.name.startswith("user:") == (trait == "authenticated")
-        return trait == self.name and keys.is_audience(trait)
+        return keys.is_audience(trait) and trait in (self.name, keys.tenant_of_user(self.account))
+
+    def may_be(self, trait: str) -> bool:
+        """Return True for a trait of the caller, and for one that does not follow from the ident and the user."""
+        kind = trait.partition(":")[0]
+        if kind == "tenant":
+            is_known = self.name.startswith("tenant:") or (self.account is not None and keys.is_tenant_of_user())
+            return self.is_(trait) or bool(conf().TENANT and not is_known)
+        is_unknown = self.account is None and self.name.startswith("user:") and kind in ("staff", "group")
+        return self.is_(trait) or is_unknown
 
     def lacks_address(self, key: str) -> bool:
         return False

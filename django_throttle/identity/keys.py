@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from math import inf
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from django.utils.module_loading import import_string
 
 from django_throttle.conf import conf
 from django_throttle.core.key import KEY_KINDS, ident_hash, secret_bytes
-from django_throttle.identity.site_functions import checked_value, site_value
+from django_throttle.identity.site_functions import FAILED, checked_value, site_value
 from django_throttle.runtime import LogThrottle, is_on_event_loop
 
 if TYPE_CHECKING:
@@ -117,6 +118,17 @@ def tenant_object(subject: object) -> object:
 def counted_tenant(subject: object) -> object:
     """Return the counted tenant of a request or a scope, None if it has none, or FAILED."""
     return site_value(f"TENANT {conf().TENANT!r}", tenant_of, subject)
+
+
+def is_tenant_of_user() -> bool:
+    """Return True if the setting TENANT is a path of attributes of the user."""
+    return conf().TENANT.startswith("user.") and is_path(conf().TENANT)
+
+
+def tenant_of_user(user: User | None) -> str | None:
+    """Return the ident of a user's tenant, or None if the user has none or it does not follow from the user."""
+    tenant = counted_tenant(SimpleNamespace(user=user)) if user is not None and is_tenant_of_user() else None
+    return None if tenant is FAILED else ident_of("tenant", tenant)
 
 
 def _follow(subject: object, path: str) -> object:

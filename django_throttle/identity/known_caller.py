@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from django.contrib.auth import get_user_model
@@ -15,8 +14,7 @@ from django_throttle.core.descriptions import key_in_words
 from django_throttle.core.key import EVERYONE, KEY_KINDS
 from django_throttle.core.options import is_dotted, key_parts
 from django_throttle.core.texts import gettext_noop, translatable
-from django_throttle.identity.keys import combined, counted_tenant, has_trait, ident_of, is_path
-from django_throttle.identity.site_functions import FAILED
+from django_throttle.identity.keys import combined, has_trait, is_audience, is_tenant_of_user, tenant_of_user
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
@@ -36,7 +34,6 @@ class KnownCaller:
     """
 
     subject: object = None
-    is_certain: bool  #: False if the caller's audiences are unknown: for a tenant and a session
     is_explicit: bool  #: True if no key makes the ident, so that only an entry point that names it counts it
 
     def __init__(
@@ -46,7 +43,6 @@ class KnownCaller:
         self.kind, _, value = ident.partition(":")
         self.kinds = key_parts(self.kind)
         self._user = _user(value) if user is None and self.kind == "user" else user
-        self.is_certain = self._user is not None or self.kind == "ip"
         is_of_key = self.kind in (*KEY_KINDS, "group") or "+" in self.kind or is_dotted(self.kind)
         self.is_explicit = is_explicit or not is_of_key
 
@@ -61,10 +57,21 @@ class KnownCaller:
             return EVERYONE if key == EVERYONE else self.name
         if "+" in key:
             return combined(key, map(self.ident, key_parts(key)))
-        return ident_of("tenant", self._tenant()) if key == "tenant" else None
+        return tenant_of_user(self._user) if key == "tenant" else None
 
     def is_(self, trait: str) -> bool:
         return has_trait(trait, self)
+
+    def has(self, trait: str, key: str) -> bool | None:
+        """Return True if the calls that a rule of this key counts have the trait. Return None if that is unknown.
+
+        An address is that of an anonymous caller only under a key that counts logged-in callers by themselves.
+        """
+        is_anonymous = self.kind == "ip" and not {"user_or_ip", "api_key"}.isdisjoint(key_parts(key))
+        is_known = self._user is not None or is_anonymous
+        if is_audience(trait):
+            is_known = self.ident("tenant") is not None or not conf().TENANT or (is_known and is_tenant_of_user())
+        return self.is_(trait) if is_known else None
 
     def lacks_address(self, key: str) -> bool:
         return False  # the caller has an address, though it is unknown here
@@ -90,7 +97,7 @@ class KnownCaller:
             may_have_all = all(self.ident(part) or self.may_have_ident(part) for part in parts)
             return may_have_all and any(map(self.may_have_ident, parts))
         if key == "tenant":
-            return bool(conf().TENANT) and not (self.is_certain and _is_of_user())
+            return bool(conf().TENANT) and not (is_tenant_of_user() and (self._user is not None or self.kind == "ip"))
         return key == "api_key" or (key != "user" and self.ident(key) is None)
 
     def example_ident(self, key: str) -> str:
@@ -112,12 +119,6 @@ class KnownCaller:
         pattern = unknown if self.may_have_ident(key) else other_key
         return translatable(pattern, who=key_in_words(key), caller=self.name, like=self.example_ident(key))
 
-    def _tenant(self) -> object:
-        if self._user is None or not _is_of_user():
-            return None
-        tenant = counted_tenant(SimpleNamespace(user=self._user))
-        return None if tenant is FAILED else tenant
-
 
 class PartialRequest:
     """Known attributes of a request. ``lacks_any`` is True once a function has read an unknown attribute."""
@@ -133,11 +134,6 @@ class PartialRequest:
         if not name.startswith("_"):
             self.lacks_any = True
         raise AttributeError(f"the attribute {name} of the caller's requests is unknown")
-
-
-def _is_of_user() -> bool:
-    """Return True if the setting TENANT is a path of attributes of the user."""
-    return conf().TENANT.startswith("user.") and is_path(conf().TENANT)
 
 
 def _user(value: str) -> AbstractBaseUser | None:

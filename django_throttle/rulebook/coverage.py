@@ -8,6 +8,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from django_throttle.conf import conf
 from django_throttle.core import Override, Rate, Rule
 from django_throttle.core.algorithms import ALGORITHMS
 from django_throttle.core.descriptions import events_in_words
@@ -15,6 +16,7 @@ from django_throttle.core.options import EVENTS, METHODS, did_you_mean, is_dotte
 from django_throttle.core.scopes import covers, matches, split_scopes
 from django_throttle.core.texts import alternatives, gettext_noop, listed, translatable, with_commas
 from django_throttle.identity.call import Call
+from django_throttle.identity.keys import is_path
 from django_throttle.identity.known_caller import KnownCaller
 from django_throttle.identity.site_functions import plan_names
 from django_throttle.rulebook.snapshot import WILDCARD, Snapshot, rule_cost, takes_method
@@ -86,7 +88,7 @@ def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) ->
         if why := _why_not_this_caller(rule, caller):
             yield NotCounting(rule, why, if_named=_if_named(snapshot, rule, call, caller))
             continue
-        planned, unknown_plans = _planned(rule, caller)
+        planned, unknown_plans = _planned(rule, caller, rule.key)
         override, effective = snapshot.overrides.deciding(planned, ranked)
         may_refuse = effective is not None and not effective.is_shadow
         # Most sites have rules by address. Operators explain those by the address.
@@ -95,7 +97,11 @@ def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) ->
             if_named = None if is_doubtful else _if_named(snapshot, rule, call, caller)
             yield NotCounting(rule, caller.why_not(rule.key), is_doubtful, if_named)
             continue
-        paths = dict.fromkeys(plan.partition(":")[0] for plan in unknown_plans)
+        may_be_outside = _is_in_audience(rule, caller) is None
+        unknown = [*unknown_plans, *(rule.audience if may_be_outside else ())]
+        paths = dict.fromkeys(trait.partition(":")[0] for trait in unknown)
+        if "tenant" in paths and conf().TENANT and not is_path(conf().TENANT):
+            paths[conf().TENANT] = None
         yield Counting(
             rule=planned,
             effective=effective,
@@ -104,7 +110,7 @@ def coverage(snapshot: Snapshot, call: HypotheticalCall, caller: KnownCaller) ->
             cost=_cost(planned if effective is None else effective, call, caller),
             assumed=_assumed(rule, list(unknown_plans), caller),
             is_doubtful=is_doubtful,
-            may_not_count=_may_be_outside_audience(rule, caller),
+            may_not_count=may_be_outside,
             alternatives=_with_overrides(snapshot, unknown_plans.values(), ranked),
             functions=tuple(filter(is_dotted, [*paths, str(rule.cost)])),
             if_named=_if_named(snapshot, rule, call, caller),
@@ -121,7 +127,7 @@ def _if_named(snapshot: Snapshot, rule: Rule, call: HypotheticalCall, caller: Kn
     if caller.is_explicit:
         return Counting(rule, effective, override, caller.name, cost)
     # The code may name a user, who has a plan, or a text, which has none.
-    planned, unknown_plans = _planned(rule, caller)
+    planned, unknown_plans = _planned(rule, caller, "user_or_ip")
     plans = {other.plan_of: other for other in (planned, *unknown_plans.values()) if other.plan_of}
     assumed = translatable("where the code names {caller} itself", caller=caller.name)
     return Counting(
@@ -145,7 +151,7 @@ def _cost(rule: Rule, call: HypotheticalCall, caller: KnownCaller) -> int:
     return 1 if rule.is_plain else rule_cost(rule, Call(call.scope, call.events, caller, size=1))
 
 
-def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
+def _planned(rule: Rule, caller: KnownCaller, key: str) -> tuple[Rule, dict[str, Rule]]:
     """Return the rule by the caller's plan, and the rules by preceding plans that the caller may have.
 
     A function of the site gets a partial request. If it reads an unknown attribute, its plans are unknown.
@@ -161,7 +167,8 @@ def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
                 names_by_path[path] = None if request is None or request.lacks_any else names
             names = names_by_path[path]
         else:
-            names = (name,) if not plan or caller.is_(plan) else () if caller.is_certain else None
+            has = not plan or caller.has(plan, key)
+            names = None if has is None else (name,) if has else ()
         if names is None:
             unknown_plans[plan] = planned
         elif name in names:
@@ -171,7 +178,7 @@ def _planned(rule: Rule, caller: KnownCaller) -> tuple[Rule, dict[str, Rule]]:
 
 def _assumed(rule: Rule, unknown_plans: Sequence[str], caller: KnownCaller) -> str:
     """Return the assumptions about the caller, in words. Return "" if everything is known."""
-    audience = alternatives(rule.audience) if _may_be_outside_audience(rule, caller) else ""
+    audience = alternatives(rule.audience) if _is_in_audience(rule, caller) is None else ""
     in_audience = translatable("if the caller is {audience}", audience=audience) if audience else ""
     without_key = translatable("if the caller sends no API key") if caller.may_have_ident(rule.key) else ""
     return with_commas([in_audience, _without_plan(unknown_plans), without_key])
@@ -192,15 +199,16 @@ def _why_not_this_call(rule: Rule, call: HypotheticalCall) -> str:
 def _why_not_this_caller(rule: Rule, caller: KnownCaller) -> str:
     if rule.key == "connection" or (caller.ident(rule.key) is None and not caller.may_have_ident(rule.key)):
         return caller.why_not(rule.key)
-    if rule.audience and not _may_be_outside_audience(rule, caller) and not any(map(caller.is_, rule.audience)):
+    if _is_in_audience(rule, caller) is False:
         pattern = gettext_noop("it is for {audience} only, and {caller} is not")
         return translatable(pattern, audience=alternatives(rule.audience), caller=caller.name)
     return ""
 
 
-def _may_be_outside_audience(rule: Rule, caller: KnownCaller) -> bool:
-    """Return True if the rule has an audience, and it is unknown whether the caller belongs to it."""
-    return bool(rule.audience) and not caller.is_certain and not any(map(caller.is_, rule.audience))
+def _is_in_audience(rule: Rule, caller: KnownCaller) -> bool | None:
+    """Return True if the rule's audience covers the calls that it counts of this caller, or None if it is unknown."""
+    answers = [caller.has(trait, rule.key) for trait in rule.audience]
+    return True if True in answers or not answers else None if None in answers else False
 
 
 # Rules that differ in one of these options count differently, or are not compared.

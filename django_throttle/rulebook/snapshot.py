@@ -114,7 +114,8 @@ UNTRUSTED_CALLER: Final = IdentCaller(NO_TEXT)
 def applies_to(rule: Rule, call: Call) -> bool:
     """Return True if the rule covers the method and the caller of this call.
 
-    Every audience covers an untrusted ident: a client could otherwise leave an audience by another ident.
+    Every audience covers an untrusted ident: a client could otherwise leave an audience by another ident. An audience
+    covers a caller whom the code names, unless it is known that the caller is outside.
     """
     if rule.methods and not takes_method(rule, call.method):
         if call.rule and not call.method and _log_throttle.try_acquire("methods", rule.name):
@@ -124,7 +125,10 @@ def applies_to(rule: Rule, call: Call) -> bool:
             )
             logger.warning(line, rule.name)
         return False
-    return not rule.audience or call.is_untrusted or any(map(call.caller.is_, rule.audience))
+    if not rule.audience or call.is_untrusted:
+        return True
+    caller = call.caller
+    return any(map(caller.may_be if call.rule and isinstance(caller, IdentCaller) else caller.is_, rule.audience))
 
 
 def takes_method(rule: Rule, method: str) -> bool:

@@ -107,7 +107,7 @@ def test_an_ident_counts_under_the_keys_that_give_it() -> None:
 def test_what_is_known_of_a_user(django_user_model: Any, settings: Any) -> None:
     user = django_user_model.objects.create_user("anna", is_staff=True)
     known = KnownCaller(f"user:{user.pk}")
-    assert known.is_certain and known.is_("staff") and known.is_("authenticated") and not known.is_("anonymous")
+    assert known.has("staff", "user") and known.is_("authenticated") and not known.is_("anonymous")
     settings.DJANGO_THROTTLE = {"TENANT": "user.username"}
     assert known.ident("tenant") == "tenant:anna"
     assert known.ident("tenant+user") == f"tenant+user:tenant:anna+user:{user.pk}"
@@ -115,7 +115,7 @@ def test_what_is_known_of_a_user(django_user_model: Any, settings: Any) -> None:
 
 @pytest.mark.parametrize("value", ["\x00", "9" * 400, "\ud800", "x", "-1", ""])
 def test_a_user_who_cannot_be(value: str) -> None:
-    assert not KnownCaller(f"user:{value}").is_certain
+    assert KnownCaller(f"user:{value}").has("staff", "user") is None
 
 
 def test_why_a_key_does_not_count() -> None:

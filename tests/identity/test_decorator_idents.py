@@ -18,7 +18,7 @@ from django_throttle.core import Override, Reason, Rule
 from django_throttle.decorators import throttle
 from django_throttle.exceptions import InvalidIdent, Refused
 from django_throttle.http.request_state import decisions_of
-from django_throttle.limiter import Limiter
+from django_throttle.limiter import Limiter, allows
 from django_throttle.tasks import throttled_task
 from tests.clock import FrozenClock
 from tests.doors import BOTH, LOGIN, Store, build
@@ -242,6 +242,38 @@ def test_a_text_is_no_way_into_a_plan_nor_out_of_an_audience(enforce: Enforce, o
         way(name)
         with pytest.raises(Refused):
             way(name)
+
+
+def tenant(request: HttpRequest) -> str:
+    return "acme"
+
+
+@pytest.mark.parametrize(
+    ("setting", "audience", "caller", "is_limited"),
+    [
+        ("", "tenant:acme", User(pk=7), False), (f"{__name__}.tenant", "tenant:acme", User(pk=7), True),
+        ("user.last_name", "tenant:acme", User(pk=7, last_name="acme"), True),
+        ("user.last_name", "tenant:acme", User(pk=7, last_name="other"), False),
+        (f"{__name__}.tenant", "tenant:acme", "nightly", True),
+        (f"{__name__}.tenant", "tenant:acme", "tenant:b", False),
+        ("", "staff", User(pk=7), False), ("", "staff", "user:7", True), ("", "staff", "nightly", False),
+    ],
+)  # fmt: skip
+def test_an_audience_covers_a_named_caller_unless_that_is_known_to_be_outside(
+    enforce: Enforce, settings: Any, setting: str, audience: str, caller: Any, is_limited: bool
+) -> None:
+    enforce()
+    settings.DJANGO_THROTTLE = {**settings.DJANGO_THROTTLE, "TENANT": setting}
+    rulebook.pin(rulebook.Snapshot([Rule("api", "2/min", audience=[audience])]))
+    call = throttle("api", ident=caller if isinstance(caller, str) else lambda: caller)(lambda: True)
+    assert call() and call()
+    if is_limited:
+        with pytest.raises(Refused):
+            call()
+    else:
+        assert call()
+    if isinstance(caller, User):
+        assert bool(allows("api", caller)) is not is_limited
 
 
 @pytest.mark.parametrize(
