@@ -140,8 +140,9 @@ class _RequestBackup:
     def _files(self) -> Iterator[File[bytes]]:
         """Yield the files of the form, if it was parsed."""
         for state, _ in self._states:
-            for _, files in (state.get("_files") or MultiValueDict()).lists():
-                yield from (file for file in files if isinstance(file, File))
+            if isinstance(form := state.get("_files"), MultiValueDict):  # REST framework has a class in its place
+                for _, files in form.lists():
+                    yield from (file for file in files if isinstance(file, File))
 
     def _rewind_files(self) -> bool:
         """Rewind files that the function has read. Return False if it has closed a file."""
