@@ -382,6 +382,15 @@ def socket_scopes() -> Iterator[str]:
         yield middleware.settings.scope
 
 
+def scopes_without_mixin() -> Iterator[tuple[str, str]]:
+    """Yield the ``throttle_scope`` of each consumer that no mixin reads, and the consumer's name."""
+    limited = set(_consumer_classes())
+    for app, _ in _parts(_application()):
+        consumer: Any = getattr(app, "consumer_class", None)
+        if consumer not in limited and isinstance(scope := getattr(consumer, "throttle_scope", None), str):
+            yield scope, consumer.__name__
+
+
 def _limiting_middleware() -> Iterator[ThrottleMiddleware]:
     return (app for app, _ in _parts(_application()) if _is_middleware(app))
 
@@ -735,6 +744,13 @@ def methods_of(view: object) -> dict[str, Callable[..., object]]:
     kind = class_of_view(view)
     names = (*getattr(kind, "http_method_names", ()), *(getattr(view, "actions", None) or {}).values())
     return {name: method for name in names if callable(method := getattr(kind, name, None))}
+
+
+def needs_permission(view: object) -> bool:
+    """Return True for a view of REST framework that does not answer everybody."""
+    options = getattr(view, "initkwargs", None) or {}
+    classes = options.get("permission_classes", getattr(getattr(view, "cls", None), "permission_classes", ()))
+    return bool(classes) and not inherits(classes, "rest_framework.permissions.AllowAny")
 
 
 def chooses_throttles(view: object) -> bool:

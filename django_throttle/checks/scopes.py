@@ -23,7 +23,9 @@ from django_throttle.checks.project import (
     chooses_throttles,
     doubt_of_sockets,
     is_for_all_views,
+    needs_permission,
     routes,
+    scopes_without_mixin,
     socket_scopes,
     throttle_classes,
 )
@@ -101,6 +103,9 @@ class Site(NamedTuple):
         is_asked = entry == rule.name and entry in self.asked
         if is_asked or rule.events == TASK_EVENTS or any(matches([entry], scope) for scope in self.scopes):
             return ""
+        for scope, consumer in scopes_without_mixin():
+            if matches([entry], scope):
+                return f"{consumer} has the throttle_scope {scope!r}, which only ThrottledConsumerMixin reads"
         for name, _, scope in self.views:
             if entry == name:
                 return f"the route {name!r} has the scope {scope!r}, the throttle_scope of its view, and not its name"
@@ -178,6 +183,12 @@ class Site(NamedTuple):
             return None
         views = [(view, scope) for _, view, scope in self.views if covers(rule.scopes, scope)]
         return views[0][1] if views and not any(self.limits(view) for view, _ in views) else None
+
+    def counts_too_late(self, rule: Rule) -> bool:
+        """Return True for a rule of answers that REST framework gives before its throttles decide."""
+        views = [view for _, view, scope in self.views if view is not None and covers(rule.scopes, scope)]
+        is_of_logins = rule.count_on == (401,) and not self.has_middleware
+        return is_of_logins and bool(views) and all(map(needs_permission, views))
 
     def limits(self, view: object) -> bool:
         """Return True if rules may apply to this view by its scope."""
@@ -325,6 +336,10 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         if faults or misplaced or REQUEST_EVENTS.isdisjoint(rule.events) or not _is_of_places(rule):
             continue
         hint = f"Add {MIDDLEWARE} to MIDDLEWARE, or {RULE_THROTTLE} to the throttle_classes of the view."
+        if site.counts_too_late(rule):
+            message = f"rule {rule.name!r} limits nothing: REST framework answers 401 before its throttles decide"
+            yield warning("W089", message, f"Add {MIDDLEWARE} to MIDDLEWARE, which counts these answers.")
+            continue
         if (scope := site.unlimited(rule)) is None:
             for place, scope in site.gaps(rule, covered):
                 fault = f"does not limit {place!r} of scope {scope!r}: no entry point applies it there"

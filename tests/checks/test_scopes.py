@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from channels.generic.websocket import AsyncWebsocketConsumer
-from channels.routing import ProtocolTypeRouter
+from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import OriginValidator
 from django.core.asgi import get_asgi_application
 from django.core.checks import INFO, WARNING, run_checks
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
+from rest_framework.permissions import AllowAny, IsAuthenticated
 from rest_framework.views import APIView
 
 from django_throttle import limiter, middleware, tasks
@@ -55,7 +56,14 @@ def behind(app: Any) -> Any:
 
 
 lounge = ThrottleMiddleware(ChatOfScopes.as_asgi(), "lounge")
-application = ProtocolTypeRouter({"websocket": ChatOfScopes.as_asgi()})
+
+
+class Bare(AsyncWebsocketConsumer):  # type: ignore[misc]
+    throttle_scope = "bare"
+
+
+consumers = URLRouter([path("", ChatOfScopes.as_asgi()), path("bare", Bare.as_asgi())])
+application = ProtocolTypeRouter({"websocket": consumers})
 
 
 def page(request: HttpRequest) -> HttpResponse:
@@ -128,6 +136,11 @@ def found(settings: Any, rules: dict[str, Any]) -> list[tuple[str, str]]:
         ({"scopes": ["orders"], "key": "user", "plans": {"anonymous": "2/min"}}, "088", "the plan 'anonymous' is of"),
         ({"scopes": ["orders"], "audience": ["anonymous"], "plans": {"staff": "2/min"}}, "088", "the plan 'staff' is"),
         ({"scopes": ["chta"], "events": ["message"]}, "088", "did you mean 'chat'?"),
+        (
+            {"scopes": ["bare"], "events": ["message"]},
+            "088",
+            "Bare has the throttle_scope 'bare', which only Throttled",
+        ),
         ({"scopes": ["serach"], "events": ["request", "task"]}, "088", "did you mean 'search'?"),
         ({"scopes": ["*", "!fornt"]}, "088", "'api': nothing has the scope 'fornt'; did you mean 'front'?"),
         ({"scopes": ["shop:x*"]}, "088", "no route, view or consumer has the scope 'shop:x*'"),
@@ -185,6 +198,22 @@ def test_a_rule_of_tasks_that_no_task_of_an_app_names(settings: Any, monkeypatch
 def test_methods_where_there_is_no_request(settings: Any, name: str, place: str) -> None:
     (message,) = found(settings, {name: {"methods": ["POST"], "scopes": ["orders"]}})
     assert message == ("088", f"{name!r} has methods, and {place} gets no request: it limits nothing")
+
+
+@pytest.mark.parametrize(
+    ("permission", "middleware", "told"),
+    [(IsAuthenticated, [], 1), (IsAuthenticated, OURS, 0), (AllowAny, [], 0), (None, [], 0)],
+)
+def test_answers_that_throttles_do_not_see(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, permission: Any, middleware: list[str], told: int
+) -> None:
+    classes = {"permission_classes": [permission] if permission else [], "throttle_classes": [RuleThrottle]}
+    view = Search.as_view(throttle_scope="orders", **classes)
+    monkeypatch.setattr(sys.modules[__name__], "ROUTES", [path("o", view)])
+    settings.MIDDLEWARE = middleware
+    message = "'wrong' limits nothing: REST framework answers 401 before its throttles decide"
+    rules = {"wrong": {"scopes": ["orders"], "count_on": [401]}, "all": {"scopes": ["orders"], "count_on": ["4xx"]}}
+    assert found(settings, rules) == [("089", message)] * told
 
 
 def test_keys_of_websockets_around_views(settings: Any) -> None:
