@@ -65,6 +65,8 @@ wrapped_operations: Final[list[tuple[str, Callable[..., object], object]]] = []
 decorated: Final[dict[str, set[str]]] = {}
 #: Names of the decorated functions without ``ident``, by rule.
 counted_by_key: Final[dict[str, set[str]]] = {}
+#: Names of the decorated functions with the cost 0, by rule.
+free_of_charge: Final[dict[str, set[str]]] = {}
 #: Names of the decorated functions with ``ident`` whose parameters include no request, by rule.
 without_request: Final[dict[str, set[str]]] = {}
 T = TypeVar("T")
@@ -109,6 +111,8 @@ def throttle(
         _check_decoration(function, cost, ident, later is not None)
         named = getattr(function, "__qualname__", "") or repr(function)
         decorated.setdefault(rule, set()).add(named)
+        if cost == 0:
+            free_of_charge.setdefault(rule, set()).add(named)
         if isinstance(function, type):
             for name in _methods_around(function, later is not None):
                 if later is not None:

@@ -45,7 +45,7 @@ from django_throttle.core.plans import read_plan
 from django_throttle.core.rule import needs_login
 from django_throttle.core.scopes import EVERYWHERE, covers, matches, split_scopes
 from django_throttle.core.texts import translatable
-from django_throttle.decorators import counted_by_key, decorated, without_request
+from django_throttle.decorators import counted_by_key, decorated, free_of_charge, without_request
 from django_throttle.http.request_state import NO_ROUTE, scope_of_match, view_attribute, view_scope
 from django_throttle.identity.known_caller import GROUP
 from django_throttle.later.site_queues import named_by_tasks
@@ -315,6 +315,10 @@ def _scope_warnings(rules: Sequence[Rule]) -> Iterator[CheckMessage]:
         covered, excluded = split_scopes(rule.scopes)
         yield from _lacking_methods(rule)
         yield from _lacking_sockets(rule)
+        if rule.name in free_of_charge:
+            names = ", ".join(sorted(free_of_charge[rule.name]))
+            message = f"rule {rule.name!r} limits nothing where @throttle has the cost 0, around {names}"
+            yield warning("W089", message, "Write a cost from 1 on, or a function, or remove the decorator.")
         yield from _idle_plans(rule)
         if rule.name in decorated:
             yield from _beside_decorator(rule, covered)

@@ -87,6 +87,11 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
+@throttle("free", cost=0)
+def free(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
 @throttle("exports", ident="all")
 def export(order: int) -> None: ...
 
@@ -112,7 +117,7 @@ ROUTES = [
 @pytest.fixture(autouse=True)
 def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what this file decorates: other tests name rules, too."""
-    monkeypatch.setattr(scopes, "decorated", {"sign-up": decorated["sign-up"]})
+    monkeypatch.setattr(scopes, "decorated", {name: decorated[name] for name in ("sign-up", "free")})
     monkeypatch.setattr(scopes, "named_by_tasks", {"weekly": named_by_tasks["weekly"]})
     monkeypatch.setattr(scopes, "named_by_transports", named_by_transports & {CRM.rule})
     monkeypatch.setattr(project, "wrapped_operations", [])
@@ -222,6 +227,11 @@ def test_keys_of_websockets_around_views(settings: Any) -> None:
         (message,) = found(settings, {"sign-up": rule, "exports": rule})
         said = f"'sign-up' counts by {key}, and @throttle around sign_up has none: it limits nothing"
         assert message == ("088", said)
+
+
+def test_a_decorator_that_charges_nothing(settings: Any) -> None:
+    said = "'free' limits nothing where @throttle has the cost 0, around free"
+    assert found(settings, {"free": {"scopes": ["front"]}}) == [("089", said)]
 
 
 @pytest.mark.parametrize(
