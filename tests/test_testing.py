@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.testing import WebsocketCommunicator
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from django.test import SimpleTestCase, override_settings
@@ -18,6 +20,7 @@ from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
 from django_throttle import rulebook
+from django_throttle.channels import ThrottledConsumerMixin
 from django_throttle.checks import scopes
 from django_throttle.core import Override, Rule
 from django_throttle.core.decision import Reason
@@ -202,6 +205,13 @@ def test_only_a_rate_in_force_can_be_used_up_by_an_ident_with_its_kind(monkeypat
 RULES: dict[str, Any] = {"api": {"rate": "3/min", "key": "everyone", "algorithm": "fixed_window"}}
 
 
+SLOTS = {"algorithm": "concurrency", "events": ["connection"]}
+
+
+class Tab(ThrottledConsumerMixin, AsyncJsonWebsocketConsumer):
+    pass
+
+
 class Search(APIView):
     throttle_classes = [RuleThrottle]
     authentication_classes = ()
@@ -350,6 +360,18 @@ def test_what_is_no_answer_is_said() -> None:
         assert_throttled([(True, None)])
     with pytest.raises(ZeroDivisionError):
         assert_throttled(lambda: 1 / 0)
+
+
+@override_rules({"tabs": {"limit": 1, "key": "ip", **SLOTS, "at_limit": "evict_oldest"}})
+async def test_a_new_socket_closes_the_oldest() -> None:
+    old, new = (WebsocketCommunicator(Tab.as_asgi(), "/") for _ in range(2))
+    for socket in (old, new):
+        socket.scope["client"] = ["127.0.0.1", 50_000]
+        assert (await socket.connect())[0]
+    assert (await old.receive_json_from())["code"] == "evicted"
+    assert (await old.receive_output())["code"] == 4430
+    assert await new.receive_nothing(0)
+    await new.disconnect()
 
 
 def test_the_clock_stands_still_and_moves_without_losing_a_microsecond() -> None:

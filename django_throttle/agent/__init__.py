@@ -9,6 +9,7 @@ from django_throttle.agent.jobs import (
     refund_prepaid,
     services,
     socket_ended,
+    socket_started,
     stop,
     stop_for,
     watched,
@@ -16,5 +17,5 @@ from django_throttle.agent.jobs import (
 
 __all__ = [
     "StoreJob", "add_store_job", "agents", "disable_for", "ensure", "refund_prepaid", "services", "socket_ended",
-    "stop", "stop_for", "watched",
+    "socket_started", "stop", "stop_for", "watched",
 ]  # fmt: skip

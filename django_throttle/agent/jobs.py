@@ -31,7 +31,7 @@ from django_throttle.local.open_sockets import open_sockets
 from django_throttle.local.prepaid import SWEEP_SECONDS
 from django_throttle.rulebook.current_rules import POLL_SECONDS
 from django_throttle.runtime import in_child, shutdown
-from django_throttle.stores import AnyStore, RedisStore
+from django_throttle.stores import AnyStore, RedisStore, get_store
 from django_throttle.stores.base import BlockingIo, Store
 
 logger = logging.getLogger("django_throttle")
@@ -189,6 +189,12 @@ class Agents:
             for service in services:
                 service.end()
 
+    def socket_started(self) -> None:
+        """Close evicted sockets if no thread does, as in a test."""
+        service = self.services.get(id(get_store()))
+        if service is not None and service.thread is None:
+            SocketControl(service.store)()
+
     async def socket_ended(self) -> None:
         """Stop the agents if the process ends and has no open socket any more."""
         if shutdown.has_begun and not len(open_sockets):
@@ -252,7 +258,7 @@ class Agents:
 agents: Final = Agents()
 services, watched = agents.services, agents.watched
 ensure, disable_for, stop_for = agents.ensure, agents.disable_for, agents.stop_for
-stop, socket_ended = agents.stop, agents.socket_ended
+stop, socket_started, socket_ended = agents.stop, agents.socket_started, agents.socket_ended
 
 
 def refund_prepaid(store: AnyStore, *, everything: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from django_throttle import limiter, rulebook
+from django_throttle import agent, limiter, rulebook
 from django_throttle.core import Decision
 from django_throttle.core.ledger import Ledger
 from django_throttle.identity.call import Call
@@ -38,6 +38,7 @@ async def run(app: Application, scope: Scope, receive: Receive, send: Send, sett
         refused_decision = await _decide(connection)
         if refused_decision is None:
             connection.start()
+            agent.socket_started()
             # The rules may have changed before the socket was registered.
             if (rules := rulebook.loaded()) not in (None, former_rules):
                 spawn(rule_change.apply([connection], former_rules, rules))
