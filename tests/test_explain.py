@@ -212,7 +212,6 @@ def test_a_plan_that_a_function_tells_by_the_user(enforce: Enforce, django_user_
 def test_nobody_can_tell_whether_the_code_names_a_user_or_a_text(
     enforce: Enforce, django_user_model: Any, plan: str
 ) -> None:
-    """A user whom the code names has a plan, and a text that reads alike has none."""
     enforce(mails={"rate": "9/hour", "key": "ip", "scopes": ["mails"], "plans": {plan: "1/hour"}})
     user = django_user_model.objects.create_user("anna", is_staff=True)
     allows = throttle("mails", ident=lambda: user)(lambda: True)

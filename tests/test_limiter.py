@@ -106,7 +106,6 @@ class Interrupted(BaseException):
 
 @pytest.mark.parametrize("io", [BlockingIo, LoopIo])
 def test_a_slot_goes_back_if_its_call_is_interrupted(clock: FrozenClock, io: Any) -> None:
-    """While what an earlier entry point charged in error is given back."""
     limiter = Limiter([RATE, CAP], MemoryStore(clock=clock))
     charges = tuple(charge(rule, "user:1", 1) for rule in (RATE, CAP))
     earlier = run(decide_fully(BlockingIo(limiter.store), (charge(RATE, "user:2", 1),)))

@@ -444,7 +444,6 @@ def test_it_is_counted_though_the_log_is_silent(dropped: Drops, caplog: pytest.L
 
 
 async def test_what_a_slow_consumer_loses_beside_a_quick_one_is_counted(redis_url: str, dropped: Drops) -> None:
-    """Both are in one process: it reads for both, and the slow one's own queue is full; not even the log says so."""
     shared = redis_layer(redis_url)
     quick, slow = CountingLayer(shared, "default"), CountingLayer(shared, "default")
     channels = [await layer.new_channel() for layer in (quick, slow)]

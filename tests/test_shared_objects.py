@@ -45,7 +45,6 @@ def at_once(work: Callable[[int], object]) -> None:
 
 
 def test_a_refusal_that_was_just_remembered(redis_url: str) -> None:
-    """Each thread asks for it, takes off the time that has passed, and reads other parts of it."""
     rules = [Rule("api", "1/hour"), Rule("hourly", "5/hour", algorithm="gcra")]
     limiter = Limiter(rules, RedisStore(redis_url, deadline=30.0))
     names = ("retry_after", "outcomes", "rule", "is_ordinary", "limit", "unavailable")
@@ -64,7 +63,6 @@ def test_a_refusal_that_was_just_remembered(redis_url: str) -> None:
 
 
 def test_what_is_owed_after_an_outage(redis_url: str) -> None:
-    """Each of those who call charges it first, and one of them confirms it."""
     store, rule = RedisStore(redis_url, deadline=30.0), Rule("api", "100/hour")
     limiter = Limiter([rule], store)
     for turn in range(100):

@@ -19,7 +19,6 @@ from tests.connections.worker import RULE
 
 
 def test_the_silent_is_swept_and_its_slots_are_free(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
-    """Not by whoever has just begun to beat: Redis may have been away for everybody."""
     dead, living = make_site(), make_site()
     dead.take("user:1", 5)
     dead.take("user:2", 3)

@@ -145,7 +145,6 @@ def test_who_is_not_among_the_first_of_a_process_is_counted_there_too(redis_url:
 
 
 def test_the_first_look_is_no_answer_and_who_has_no_socket_is_not_waited_for(redis_url: str, redis: Redis) -> None:
-    """Four sockets, under no rule of concurrency: nothing is held as far as Redis knows."""
     site, idle = Site(redis_url, a=4), Site(redis_url)
     first, second = seen(site, idle), seen(site, idle)
     assert (first.open, first.is_whole, second.open, second.is_whole) == (0, False, 4, False)
@@ -218,7 +217,6 @@ async def test_a_newcomer_closes_the_oldest(enforce: Enforce, clock: FrozenClock
 async def test_one_whose_handshake_is_not_through(
     enforce: Enforce, clock: FrozenClock, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """Its order is there before its socket is, which may take longer than any order waits for a stranger."""
     monkeypatch.setattr(socket_control, "SOCKET_WAIT_SECONDS", seconds)
     store: Any = enforce(sockets=EVICTING)
     leases = []
@@ -237,7 +235,6 @@ async def test_one_whose_handshake_is_not_through(
 
 @BOTH
 async def test_who_comes_later_is_not_meant(enforce: Enforce) -> None:
-    """By an order of a time when nothing was open here, and nothing asked for; the next one is for it."""
     store = enforce(sockets=BY_ADDRESS)
     introduce(store)
     work = SocketControl(store)

@@ -174,7 +174,6 @@ def test_what_was_evicted_is_registered_again_within_a_beat(policy: str, quick: 
 
 
 def test_an_evicted_announcement_is_made_again(make_site: MakeSite, clock: FrozenClock, redis: Redis) -> None:
-    """Else nobody could sweep what this process leaves behind."""
     site = make_site()
     (decision,) = site.take("user:1")
     assert decision.lease is not None

@@ -182,7 +182,6 @@ def test_an_unreadable_body_costs_1(settings: Any) -> None:
 
 class TestHostile:
     def test_fragments_that_double(self) -> None:
-        """Two hundred of them have 2^200 fields."""
         parts = " ".join(f"fragment f{n} on Q {{ ...f{n + 1} ...f{n + 1} }}" for n in range(200))
         assert cost(f"{{ ...f0 }} {parts} fragment f200 on Q {{ x }}") == UNAFFORDABLE_COST
 

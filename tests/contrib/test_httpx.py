@@ -218,7 +218,6 @@ class TestWhatTheOtherSideAsks:
     def test_is_refused_where_it_is_longer_than_a_call_waits(
         self, rules: Rules, ask: Any, other: OtherSide, away: bool
     ) -> None:
-        """Without Redis, what the process has heard itself holds."""
         rules(away, crm={"rate": "100/s", "on_store_failure": "allow"})
         other.answers = [(429, {"Retry-After": "30"})]
         first, second = ask(other.url, 2, max_wait=5)

@@ -155,7 +155,6 @@ class TestGuesses:
 def test_a_name_that_nobody_has_is_counted_like_any_other(
     anna: User, redis_url: str, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
-    """By the same commands, and without a query: there is no difference to measure."""
     rulebook.pin(rulebook.Snapshot([Rule("by name", "9/h", key=KEY)]))
     store = RedisStore(redis_url, deadline=5.0)
     count_in(store, monkeypatch)

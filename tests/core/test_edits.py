@@ -61,7 +61,6 @@ def longest(rule: Rule) -> float:
 @pytest.mark.parametrize("pause", [0, 1800, 23 * 3600], ids="{} s".format)
 @pytest.mark.parametrize(("old", "new"), [pair for pair in EDITS if all(map(is_possible, pair))])
 def test_an_edit_locks_nobody_out_and_opens_no_gap(old: Options, new: Options, pause: int) -> None:
-    """Use all up in bursts of large calls and small ones with pauses between them; then try the edit backwards."""
     first, second = (Rule("edited", **{"rate": "100/day", **options}) for options in (old, new))
     for before, after in ((first, second), (second, first)):
         clock = FrozenClock()

@@ -237,7 +237,6 @@ def test_the_tightest_has_least_left_for_longest() -> None:
 
 
 def test_a_wait_that_is_over_is_a_second_all_the_same() -> None:
-    """As of a refusal that was remembered, which may be a little older than the unit that came back."""
     (policy,) = policies([outcome(reset_after=0.000001, **NOT_ALLOWED).later(0.0)])
     assert policy.more_after == 1
     (policy,) = policies([outcome().later(60.0)])

@@ -81,7 +81,6 @@ def test_slots_have_limits() -> None:
     ids=str,
 )  # fmt: skip
 def test_what_was_used_counts_on_under_another_plan(shape: dict[str, Any]) -> None:
-    """A window keeps the number, a bucket the share that is used; refilled all at once, what is left until then."""
     rule = Rule("api", "10/min", plans={"staff": "100/min"}, **shape)
     (_, premium), (_, free) = rule.by_plan
     store = MemoryStore(FrozenClock())

@@ -283,7 +283,6 @@ def test_a_purchase_leaves_others_a_quarter_of_what_is_left(process: Process, st
 
 
 def test_who_may_not_ask_yet_is_refused_until_then(process: Process, store: MemoryStore) -> None:
-    """A bucket that refills with each millisecond would be asked with each call."""
     hot = Rule("hot", "1000/s", algorithm="gcra", prepaid=True)
     Process(store, 0).acquire(hot, hot.params.limit)
     asked = 0
@@ -318,7 +317,6 @@ def test_what_never_fits_refuses_nothing_smaller(process: Process, store: Memory
 
 
 def test_who_has_asked_too_often_waits_for_no_store_that_fails(process: Process, store: MemoryStore) -> None:
-    """Its failure policy decides, which takes another question."""
     process.acquire(HOT, 999)
     for _ in range(2 * MAX_ORDER_BURST):
         process.acquire(HOT)

@@ -206,7 +206,6 @@ class TestClasses:
 
     @pytest.mark.parametrize("key", ["user:1", 7, "", "x" * 200, "{x} %s\n"])
     def test_a_key_of_its_own(self, kind: Kind, key: Any) -> None:
-        """By whatever the site says; a user of that name has a budget of its own all the same."""
         throttle = kind("SimpleRateThrottle", scope="x", rate="1/min", get_cache_key=lambda *given: key)
         assert told(view_of(throttle), 2) == ["ok", "60"]
         assert told(view_of(kind("UserRateThrottle", scope="x", rate="1/min")), 1, by(1)) == ["ok"]
@@ -232,7 +231,6 @@ def histories(kind: Kind, clock: FrozenClock, times: Sequence[float], *rates: st
 @pytest.mark.parametrize("seed", range(3))
 @BOTH
 def test_whatever_the_history(enforce: Enforce, seed: int, clock: FrozenClock) -> None:
-    """Calls at odd moments, under one, two or three rates: call for call the same answer."""
     chance = random.Random(seed)
     rates = chance.sample(["3/sec", "7/sec", "20/min", "5/min", "60/hour"], 1 + seed)
     gaps = [chance.choice([0, 0.015625, 0.25, 0.5, 1, 4, 12.5]) for _ in range(60)]

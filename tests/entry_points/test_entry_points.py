@@ -288,7 +288,6 @@ def test_calls_wait_for_their_turn_until_the_queue_is_full(
 @BOTH
 @entry_points("delay")
 def test_who_goes_away_while_waiting_holds_nothing(enforce: Enforce, entry_point: EntryPoint, waits: Any) -> None:
-    """A client that leaves, or a worker that is told to end: the turn goes to whoever comes next."""
     options = rule(entry_point) | QUEUE
     enforce(api=options, slots=slots(entry_point, 9))
     seconds = waits(SystemExit())

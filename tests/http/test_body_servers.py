@@ -106,7 +106,6 @@ def test_a_length_beyond_all_bounds_is_no_failure(server: Server, digits: int, s
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("server", ["hypercorn", "hypercorn-wsgi"], indirect=True)
 def test_over_http_2_without_a_length(server: Server, door: str) -> None:
-    """Others speak it over TLS only, or not at all."""
     with httpx.Client(verify=False, http1=False, http2=True) as client:
         for by in ways(server):
             where = f"http://127.0.0.1:{server.port}/{door}/size/{uuid4().hex}?by={by}"

@@ -359,7 +359,6 @@ def test_without_the_address_of_the_page_nothing_is_enqueued(enforce: Enforce, m
 def test_without_redis_a_process_defers_its_share(
     enforce: Enforce, get: Get, redis_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two processes here; nobody is told of a place in the queue that there is not."""
     enforce(reports=QUEUE | {"rate": "3/min", "max_queue": 4, "on_store_failure": "local"})
     count_in(RedisStore("redis://127.0.0.1:1/0", processes=2), monkeypatch)
     answers = [get("/view") for _ in range(5)]

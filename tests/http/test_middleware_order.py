@@ -141,7 +141,6 @@ def test_a_copy_from_a_cache_counts_and_has_the_fields_of_its_own_client(
 
 @modify_settings(INSTALLED_APPS={"remove": "django_throttle"})
 def test_without_the_app_it_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
-    """It goes on: suites of Django's own take apps away beneath a middleware."""
     ThrottleMiddleware(page)
     assert "'django_throttle' is not in INSTALLED_APPS" in caplog.text
 

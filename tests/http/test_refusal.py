@@ -289,7 +289,6 @@ class TestWhose:
         ],
     )
     def test_kinds_of_idents(self, ident: str, expected: list[bool]) -> None:
-        """Whom the fields are told: somebody anonymous, and somebody who is logged in."""
         limiter = Limiter([Rule("api", "5/min")], MemoryStore(FrozenClock()))
         decision = limiter.acquire("ip:192.0.2.1")
         decision = decision._replace(outcomes=(decision.outcomes[0]._replace(ident=ident),))

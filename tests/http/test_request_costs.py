@@ -180,7 +180,6 @@ def test_a_stream_that_fails_is_recorded_with_what_it_has_used(settings: Any, si
 
 @pytest.mark.parametrize("name", ["plain", "decorated", "search"])
 def test_a_response_can_be_cached_and_is_then_of_no_cost(name: str, settings: Any, site: RouteCosts) -> None:
-    """Django's cache pickles it, with what closes it."""
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": name}}
     cached = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
     settings.MIDDLEWARE = [cached[0], *([MIDDLEWARE] if name == "plain" else []), cached[1]]

@@ -247,7 +247,6 @@ def test_a_batch_passes_whole_or_not_at_all(enforce: Enforce, client: Ask, setti
     ids=["405", "406", "400", "415"],
 )
 def test_a_flood_of_errors(enforce: Enforce, client: Ask, asked: dict[str, Any], status: int) -> None:
-    """REST framework answers these before it throttles, so only the middleware covers them."""
     enforce(api={**PER_MINUTE, "scopes": ["api"]})
     statuses = [client("/api", **asked).status_code for _ in range(3 * FLOOD)]
     assert statuses == [status] * FLOOD + [429] * 2 * FLOOD

@@ -196,7 +196,6 @@ def burst(site: Server, *wheres: str) -> Counter[int]:
 
 @pytest.mark.row("A25")
 def test_a_parallel_burst_admits_exactly_the_limit(site: Server, figure: Callable[..., None]) -> None:
-    """By DRF's own throttle it was 367 and 223 of a limit of 100."""
     found = burst(site, *[f"/middleware/quick/{uuid4().hex}"] * BURST)
     figure(f"passed of {BURST} at once, limit {LIMIT},", found[200])
     assert found == {200: LIMIT, 429: BURST - LIMIT}

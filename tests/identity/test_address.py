@@ -251,7 +251,6 @@ NONSENSE = st.text(max_size=80) | st.from_regex(r"[0-9a-f:.%\[\]\" ,;=]{0,80}", 
 @given(left=st.lists(ADDRESSES | NONSENSE, max_size=6), client=st.ip_addresses(v=4).map(str))
 @example(left=['for="'], client="203.0.113.9")
 def test_whatever_a_client_writes_it_is_itself(left: list[str], client: str) -> None:
-    """Our one proxy adds the client's address: nothing to the left of it changes who that is."""
     for header, dress in (("X-Forwarded-For", "{}"), ("Forwarded", "for={}")):
         said = ", ".join([*map(dress.format, left), dress.format(client)])
         for proxies in (declared_proxies(1), declared_proxies(["10.0.0.0/8"])):

@@ -119,7 +119,6 @@ def test_a_number_is_a_text_and_of_a_long_text_a_hash_is_kept(enforce: Enforce, 
 
 @BOTH
 def test_of_a_number_that_python_does_not_write_too(enforce: Enforce) -> None:
-    """More than 4,300 digits are a ValueError."""
     enforce()
     limited = throttle("api", ident=lambda number: number)(lambda number: number)
     huge = 10**5000

@@ -120,7 +120,6 @@ def test_no_command_is_left_out() -> None:
 
 
 def test_a_reader_who_goes_ends_a_command_without_a_traceback(servers: None, redis_url: str) -> None:
-    """As with ``| head -1``."""
     own = {"DJANGO_SETTINGS_MODULE": "testproject.settings", "REDIS_URL": redis_url}
     line = [sys.executable, "-m", "django", "throttle_overview", "--json"]
     with Popen(line, cwd=DOCS.parent, env={**os.environ, **own}, stdout=PIPE, stderr=PIPE, text=True) as process:

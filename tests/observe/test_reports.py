@@ -230,7 +230,6 @@ async def test_each_signal_is_sent_for_what_it_means(case: str, on_loop: bool, t
 
 @pytest.mark.parametrize("told", ["ahear"], indirect=True)
 async def test_a_synchronous_call_on_a_loop_has_no_async_receivers(told: Receiver, caplog: Any) -> None:
-    """Django calls those by async_to_sync, which cannot be used where a loop runs."""
     assert iscoroutinefunction(told.ahear)
     observe.report(CALL, decided(False))
     assert told.names == []

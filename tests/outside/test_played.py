@@ -150,7 +150,6 @@ MIGRATE, RUNSERVER, CURL = (one for one in commands(README) if one.line.startswi
 @pytest.mark.parametrize("has_redis", [True, False])
 @pytest.mark.row("R17")
 def test_sixty_seconds(site_python: Path, tmp_path: Path, has_redis: bool) -> None:
-    """The README, with Redis and without."""
     need_binary("curl")
     redis = RedisServer()
     url = redis.url
@@ -192,7 +191,6 @@ def times(printed: str) -> list[datetime]:
 
 
 def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None:
-    """The page of tasks: three are enqueued, and a worker runs each at the moment that was printed."""
     with RedisServer() as redis:
         project = Project(site_python, tmp_path / "mysite", redis.url).start()
         project.write(*(block for block in page("quickstart.rst") if block.sets and block.file))

@@ -200,7 +200,6 @@ def test_commands_of_one_decision_share_its_deadline() -> None:
 
 
 def test_a_busy_pool_serves_callers_in_the_order_of_arrival(pool: Callable[..., Pool]) -> None:
-    """Without that order a thread that comes again at once is faster than one that has to wake up."""
     line = pool(1, slack(5.0))
     with Deadline(slack(5.0)):
         held = line.post([pack(("PING",))])

@@ -196,7 +196,6 @@ def test_a_straggler_lengthens_no_pause_and_may_close_it(breaker: Breaker) -> No
 
 
 def test_calls_that_waited_together_are_one_failure(breaker: Breaker, seconds: Seconds) -> None:
-    """Twenty threads of a process that stood still for longer than the deadline."""
     for _ in range(20):
         breaker.admit()
     seconds.now += 0.3

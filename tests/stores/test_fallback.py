@@ -98,7 +98,6 @@ def test_what_it_admitted_is_charged_once_though_nobody_asks_again(proxy: Proxy,
 
 
 async def test_it_is_charged_in_the_round_trip_of_the_next_decision(proxy: Proxy) -> None:
-    """Of a Redis so far away that two of them take longer than the deadline."""
     store = RedisStore(proxy.url, deadline=1.0)
     limiter = Limiter([API], store)
     await limiter.aacquire("user:1")

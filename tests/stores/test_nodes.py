@@ -162,7 +162,6 @@ def test_without_any_map_the_policy_decides(on_loop: bool, nodes: list[StandIn])
 def test_what_another_slot_refuses_charges_nothing(
     rule: Rule, on_loop: bool, nodes: list[StandIn], client: Redis, clock: FrozenClock
 ) -> None:
-    """Told and left exactly as the memory store tells and leaves it."""
     ours, oracle = over(nodes, clock=clock), MemoryStore(clock=clock)
     idents = different_slots(ours, 3)
     charges = tuple(Charge(rule, ident, 1) for ident in idents[:2])

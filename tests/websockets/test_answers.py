@@ -139,7 +139,6 @@ class TestGraphQL:
         assert await closing(client) == CODES[protocol]
 
     async def test_what_answers_no_message(self, enforce: Enforce, change: Any, protocol: str) -> None:
-        """A warning, a report of dropped frames and a goodbye are no frames that a client fails on."""
         slots: dict[str, Any] = {**TWO_SOCKETS, "events": ("connection",)}
         outward = {**OWN, "events": ("send",), "rate": "1/min"}
         enforce(sockets=slots, outward=outward)

@@ -154,7 +154,6 @@ async def test_a_client_of_a_busy_application_is_not_idle(enforce: Enforce, loop
 async def test_a_client_that_an_outer_door_hears_is_not_silent_to_those_inside(
     enforce: Enforce, loop_clock: LoopClock
 ) -> None:
-    """Frames that are refused outside never come to them."""
     enforce(outside={"rate": "1/h", "key": "everyone", "events": ["message"], "scopes": ["outside"]})
     line = Line(idle_timeout=2)
     for scope in ("middle", "outside"):

@@ -103,7 +103,6 @@ async def test_a41_another_site_s_page_takes_no_lease(enforce: Enforce, settings
 @pytest.mark.row("A47")
 @pytest.mark.row("A48")
 async def test_users_are_kept_out_by_themselves_alone_and_learn_no_more(enforce: Enforce) -> None:
-    """Whoever has reached the cap, what closes a socket says nothing of how we know it."""
     store = enforce(**{"plan-of-42": {**ONE, "key": "user_or_ip"}})
     async with Line(), Line(user=User(pk=1)), Line(user=User(pk=2)):
         assert held(store) == 3

@@ -64,7 +64,6 @@ async def test_closes_with_4429_after_ten_in_a_row(enforce: Enforce, app: Any) -
 
 
 async def test_what_follows_our_close_reaches_no_one(enforce: Enforce) -> None:
-    """The application is told, and its last words are swallowed."""
     codes: list[int] = []
 
     @accepting
@@ -174,7 +173,6 @@ def count(report: reports.Report) -> None:
 @pytest.mark.parametrize("rules", [{"own": OWN}, {"shared": SHARED}, {"own": OWN, "shared": SHARED}])
 @pytest.mark.usefixtures("never_closed")
 async def test_every_message_is_reported_once(enforce_live: Live, rules: dict[str, Any]) -> None:
-    """However few questions the store was asked."""
     reported.clear()
     enforce_live(**rules, HOOKS=["tests.websockets.test_messages.count"])
     passed = 3 if "own" in rules else 60
@@ -341,7 +339,6 @@ class TestCoalescing:
             assert only().lost == 2
 
     async def test_nothing_is_sent_after_the_end(self, enforce: Enforce) -> None:
-        """An application may go on for a while: what it sends too much of must not be sent later, by nobody."""
         go_on = asyncio.Event()
 
         class Lasting(Line):

@@ -79,7 +79,6 @@ async def test_many_sockets_of_one_ident_get_exactly_the_limit(enforce_live: Liv
 
 
 async def test_a_frame_whose_decision_was_abandoned_is_charged_once(enforce_live: Live) -> None:
-    """An application with a timeout around receive gets the frame next time, by the decision that was on its way."""
     got: list[str] = []
 
     @accepting
@@ -180,7 +179,6 @@ async def settles(least: int, most: int | None = None, **options: Any) -> None:
 async def test_a_frame_is_charged_what_it_uses(
     enforce_live: Live, consumer: Any, unit: str, sent: list[str], answers: list[Any], least: int, most: int
 ) -> None:
-    """The reserve of 500 is settled where time is measured."""
     options = {"unit": unit, "reserve": 500 if unit.endswith("ms") else 10}
     enforce_live(tokens={**MEASURED, **options})
     async with Line(consumer.as_asgi()) as line:

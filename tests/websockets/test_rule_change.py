@@ -58,7 +58,6 @@ class TestLowerLimits:
     async def test_those_beyond_a_lower_limit_are_closed(
         self, enforce: Enforce, change: Any, clock: FrozenClock, at_limit: str, gone: list[int]
     ) -> None:
-        """The newest; the oldest where they make room for newcomers."""
         store = enforce(sockets={**SOCKETS, "limit": 4, "at_limit": at_limit})
         lines = []
         for second in range(4):

@@ -221,7 +221,6 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("code", "seconds"), [("limiter_unavailable", 5), ("blocked", 5), ("blocked", None)])
     def test_a_failure_and_a_block_make_it_rest_too(self, stage: Stage, code: str, seconds: int | None) -> None:
-        """Without a pace: the rule's numbers are not what refused. A block without an end is tried now and then."""
         stage.refused(limited(seconds, code=code, limit=1, window=60))
         stage.send("a", "b")
         stage.run((seconds or 60) - 0.1)
