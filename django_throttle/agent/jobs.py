@@ -190,10 +190,10 @@ class Agents:
                 service.end()
 
     def socket_started(self) -> None:
-        """Close evicted sockets if no thread does, as in a test."""
-        service = self.services.get(id(get_store()))
-        if service is not None and service.thread is None:
-            SocketControl(service.store)()
+        """Close evicted sockets of a store in memory without a thread, as in a test."""
+        store = get_store()
+        if not store.is_remote and (service := self.services.get(id(store))) is not None and service.thread is None:
+            SocketControl(store)()
 
     async def socket_ended(self) -> None:
         """Stop the agents if the process ends and has no open socket any more."""

@@ -87,7 +87,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-@throttle("free", cost=0)
+@throttle("gratis", cost=0)
 def free(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
@@ -224,14 +224,13 @@ def test_answers_that_throttles_do_not_see(
 def test_keys_of_websockets_around_views(settings: Any) -> None:
     for key in ("connection", "ip+django_throttle.channels.group"):
         rule = {"key": key, "events": ["message"], "scopes": ["chat"]}
-        (message,) = found(settings, {"sign-up": rule, "exports": rule})
         said = f"'sign-up' counts by {key}, and @throttle around sign_up has none: it limits nothing"
-        assert message == ("088", said)
+        assert ("088", said) in found(settings, {"sign-up": rule, "exports": rule})
 
 
 def test_a_decorator_that_charges_nothing(settings: Any) -> None:
-    said = "'free' limits nothing where @throttle has the cost 0, around free"
-    assert found(settings, {"free": {"scopes": ["front"]}}) == [("089", said)]
+    said = "'gratis' limits nothing where @throttle has the cost 0, around free"
+    assert found(settings, {"gratis": {"scopes": ["front"]}}) == [("089", said)]
 
 
 @pytest.mark.parametrize(

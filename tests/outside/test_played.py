@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 from websockets.sync.client import connect
 
 from testproject.services import free_port
-from tests.outside.pages import Block, assert_shown, commands, page
+from tests.outside.pages import Block, Command, assert_shown, commands, page
 from tests.outside.project import DEADLINE, Project, is_served
 from tests.outside.test_commands import MAILERS
 from tests.servers import RedisServer, need_binary, slack, wait_until
 
 NOT_TYPED = ("pip ", "django-admin ", "cd ", "python manage.py createsuperuser")
 SERVE = "python manage.py runserver"
-RELIEF = ("python manage.py throttle_override add", "python manage.py throttle_reset")
+ADD, RESET = "python manage.py throttle_override add", "python manage.py throttle_reset"
 CONSUMER = """
 import os
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "mysite.settings")
@@ -40,7 +41,7 @@ class Reader:
 
     def __init__(self, project: Project) -> None:
         self.project, self.port, self.runs, self.written = project, free_port(), False, set[str]()
-        self.server, self.is_stale, self.url = ExitStack(), True, ""
+        self.server, self.is_stale, self.is_relieved, self.url = ExitStack(), True, False, ""
 
     def read(self, blocks: tuple[Block, ...]) -> None:
         with self.server:
@@ -50,17 +51,27 @@ class Reader:
                 for command in commands((block,)):
                     if command.line.startswith(SERVE):
                         self.runs = True
+                    elif command.line.startswith("curl -i") and self.is_relieved:
+                        wait_until(partial(self.shows, command), timeout=slack(10), every=0.2)
+                        self.is_relieved = False
                     elif not command.line.startswith(NOT_TYPED):
                         assert_shown(command.answer, self.type(command.line))
-                    if command.line.startswith(RELIEF):  # of which the server hears within a second
+                    if command.line.startswith(ADD):  # of which the server hears within a second
+                        self.is_relieved = True
+                    elif command.line.startswith(RESET):
                         wait_until(self.passes, timeout=slack(10), every=0.2)
-                        if "reset" in command.line:  # for the calls of the wait
-                            self.type(command.line)
+                        self.type(command.line)  # for the calls of the wait
 
     def write(self, block: Block) -> None:
         self.project.append(block.file, block.code, anew=not block.is_appended and block.file not in self.written)
         self.written.add(block.file)
         self.is_stale = True
+
+    def shows(self, command: Command) -> bool:
+        with suppress(AssertionError):
+            assert_shown(command.answer, self.type(command.line))
+            return True
+        return False
 
     def passes(self) -> bool:
         return "HTTP/1.1 200" in self.type(f"curl -i {self.url}")
