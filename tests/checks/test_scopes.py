@@ -230,7 +230,7 @@ def test_keys_of_websockets_around_views(settings: Any) -> None:
 
 def test_a_decorator_that_charges_nothing(settings: Any) -> None:
     said = "'gratis' limits nothing where @throttle has the cost 0, around free"
-    assert found(settings, {"gratis": {"scopes": ["front"]}}) == [("089", said)]
+    assert ("089", said) in found(settings, {"gratis": {"scopes": ["front"]}})
 
 
 @pytest.mark.parametrize(
