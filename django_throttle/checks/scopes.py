@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -379,10 +380,18 @@ def _asked_names() -> Set[str]:
         values = list(getattr(module, "__dict__", {}).values())
         if name.partition(".")[0] != "django_throttle" and not asking.isdisjoint(map(id, values)):
             texts.update(value for value in values if isinstance(value, str))
-            with suppress(OSError, TypeError, SyntaxError):  # a module without its source
-                nodes = ast.walk(ast.parse(inspect.getsource(module)))
-                texts.update(node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is str)
+            texts.update(_source_texts(name, str(getattr(module, "__file__", ""))))
     return texts
+
+
+@lru_cache(maxsize=512)
+def _source_texts(name: str, path: str) -> frozenset[str]:
+    """Return the texts in the source of the module of this name and path, or none if it has no source."""
+    try:
+        nodes = ast.walk(ast.parse(inspect.getsource(sys.modules[name])))
+    except (OSError, TypeError, SyntaxError):
+        return frozenset()
+    return frozenset([node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is str])
 
 
 def may_be_named(rule: str) -> bool:

@@ -117,7 +117,7 @@ ROUTES = [
 @pytest.fixture(autouse=True)
 def of_these_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what this file decorates: other tests name rules, too."""
-    monkeypatch.setattr(scopes, "decorated", {name: decorated[name] for name in ("sign-up", "free")})
+    monkeypatch.setattr(scopes, "decorated", {name: decorated[name] for name in ("sign-up", "gratis")})
     monkeypatch.setattr(scopes, "named_by_tasks", {"weekly": named_by_tasks["weekly"]})
     monkeypatch.setattr(scopes, "named_by_transports", named_by_transports & {CRM.rule})
     monkeypatch.setattr(project, "wrapped_operations", [])
