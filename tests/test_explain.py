@@ -139,8 +139,8 @@ RULES = st.builds(
 def test_the_rules_that_count_are_those_that_are_charged(rules: list[Rule]) -> None:
     snapshot, caller = Snapshot(rules), KnownCaller("ip:192.0.2.1")
     charged = [charge.rule.name for charge in snapshot.match(Call("search", POST.events, caller, method="POST"))]
-    found = explain(MemoryStore(FrozenClock()), snapshot, POST, caller)
-    assert [one.outcome.rule for one in found.rules if not one.counting.may_not_count] == charged
+    explanation = explain(MemoryStore(FrozenClock()), snapshot, POST, caller)
+    assert [rule.outcome.rule for rule in explanation.rules if not rule.counting.may_not_count] == charged
 
 
 class KeyAuthentication(TokenAuthentication):

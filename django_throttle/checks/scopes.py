@@ -95,9 +95,9 @@ class Site(NamedTuple):
         views = (*of_routes, (None, None, NO_ROUTE))  # requests without a route have no view
         is_whole = all(scope is None or isinstance(scope, str) for scope in scopes)
         sockets = frozenset(socket_scopes())
-        known = sockets.union(scope for _, _, scope in views)
+        all_scopes = sockets.union(scope for _, _, scope in views)
         has_middleware = place_of(MIDDLEWARE) is not None
-        return cls(views, sockets, known, is_whole, doubt_of_sockets(), has_middleware, _asked_names())
+        return cls(views, sockets, all_scopes, is_whole, doubt_of_sockets(), has_middleware, _asked_names())
 
     def fault(self, rule: Rule, entry: str) -> str:
         """Return what is wrong with an entry of the rule's scopes; empty where something has it."""

@@ -224,13 +224,13 @@ def test_answers_that_throttles_do_not_see(
 def test_keys_of_websockets_around_views(settings: Any) -> None:
     for key in ("connection", "ip+django_throttle.channels.group"):
         rule = {"key": key, "events": ["message"], "scopes": ["chat"]}
-        said = f"'sign-up' counts by {key}, and @throttle around sign_up has none: it limits nothing"
-        assert ("088", said) in found(settings, {"sign-up": rule, "exports": rule})
+        expected = f"'sign-up' counts by {key}, and @throttle around sign_up has none: it limits nothing"
+        assert ("088", expected) in found(settings, {"sign-up": rule, "exports": rule})
 
 
 def test_a_decorator_that_charges_nothing(settings: Any) -> None:
-    said = "'gratis' limits nothing where @throttle has the cost 0, around free"
-    assert ("089", said) in found(settings, {"gratis": {"scopes": ["front"]}})
+    expected = "'gratis' limits nothing where @throttle has the cost 0, around free"
+    assert ("089", expected) in found(settings, {"gratis": {"scopes": ["front"]}})
 
 
 @pytest.mark.parametrize(
@@ -353,8 +353,8 @@ def test_rules_are_asked_by_name_where_a_module_of_the_site_has_the_name_and_the
     settings.MIDDLEWARE = []
     silent = {"reports"} if line == "Limiter" else {"reports", "exports"}
     rules: dict[str, Any] = {name: {} for name in ("api", "exports", "reports")}
-    told = {message.partition(" ")[0] for _, message in found(settings, rules)}
-    assert told == {repr(name) for name in rules.keys() - silent}
+    rule_names = {message.partition(" ")[0] for _, message in found(settings, rules)}
+    assert rule_names == {repr(name) for name in rules.keys() - silent}
 
 
 class Priced(Search):

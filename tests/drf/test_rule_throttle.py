@@ -284,8 +284,8 @@ def test_a_check_names_what_a_throttle_reads_in_vain(settings: Any, place: str) 
         settings.ROOT_URLCONF = (path("", Choosing.as_view()),)
     else:
         settings.ROOT_URLCONF = (path("", SearchView.as_view(throttle_classes=throttles)),)
-    found = [message for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W095"]
-    reads = [re.match(r"(\S+) reads self\.(\w+)", message.msg).groups() for message in found]  # type: ignore[union-attr]
+    warnings = [message for message in run_checks(tags=["django_throttle"]) if message.id == "django_throttle.W095"]
+    reads = [re.match(r"(\S+) reads self\.(\w+)", message.msg).groups() for message in warnings]  # type: ignore[union-attr]
     assert reads == [("Inherits.allow_request", "timer"), ("Inherits.allow_request", "history")]
 
 
@@ -324,7 +324,7 @@ EXEMPT = Override(subject="user:1", effect="exempt")
         (replace(DOUBLE, rules=("drf-*",)), None, None, 4),
         (EXEMPT, "all", 1, 5),
         (EXEMPT, "all", 2, 2),
-        (EXEMPT, "user:1", None, 2),  # a key that reads like somebody is nobody
+        (EXEMPT, "user:1", None, 2),  # an API key that reads like an ident counts by itself
     ],
     ids=["every rule", "a pattern", "the user", "another user", "a key"],
 )

@@ -233,7 +233,7 @@ def test_a_rule_counts_by_address_and_an_override_names_the_user_or_a_group(
     for subject in (f"user:{anna.pk}", f"group:{group.name}"):
         override(Override(subject=subject, effect="block"))
         for user, status in ((anna, 429), (ben, 200)):
-            client.force_authenticate(User.objects.get(pk=user.pk))  # whose groups nobody has asked for yet
+            client.force_authenticate(User.objects.get(pk=user.pk))  # a user whose groups have not been read yet
             assert client.get("/drf/ok").status_code == status
 
 

@@ -1,4 +1,4 @@
-"""What responses say of limits: the fields of any answer, and the page or document of a refused request."""
+"""Responses under limits: the fields of every answer, and the page or document of a refused request."""
 
 import json
 import re
@@ -264,7 +264,7 @@ class TestWhose:
     def test_names_in_a_form_are_not_told_of(self, enforce: Enforce) -> None:
         User.objects.create_user("real")
         enforce(login={"rate": "5/min", "key": NAMED}, ip={"rate": "99/min", "key": "ip", "algorithm": "gcra"})
-        for _ in range(3):  # somebody tries
+        for _ in range(3):
             Client(REMOTE_ADDR="203.0.113.5").get("/login?name=real")
         answers = [Client().get(f"/login?name={name}") for name in ("real", "fake")]
         assert [told(answer)["RateLimit-Policy"] for answer in answers] == ['"ip";q=99;w=60'] * 2
@@ -292,7 +292,10 @@ class TestWhose:
         limiter = Limiter([Rule("api", "5/min")], MemoryStore(FrozenClock()))
         decision = limiter.acquire("ip:192.0.2.1")
         decision = decision._replace(outcomes=(decision.outcomes[0]._replace(ident=ident),))
-        assert [bool(header_fields([decision], lambda known=known: known)) for known in (False, True)] == expected
+        assert [
+            bool(header_fields([decision], lambda is_logged_in=is_logged_in: is_logged_in))
+            for is_logged_in in (False, True)
+        ] == expected
 
 
 urlpatterns = [*site.urlpatterns, path("login", throttle("login")(throttle("ip")(site.DOINGS["ok"])))]

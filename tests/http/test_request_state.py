@@ -1,4 +1,4 @@
-"""What entry points share of a request: who is calling, what was charged, where it goes, its settlement."""
+"""State that entry points of a request share: its caller, charges, route and settlement."""
 
 import asyncio
 import weakref
@@ -173,10 +173,10 @@ def test_the_status_of_an_error() -> None:
     class Odd(Exception):
         status_code = "no number"
 
-    found = [
+    statuses = [
         status_of_error(error) for error in (Teapot(), Odd(), ValueError(), SystemExit(), asyncio.CancelledError())
     ]
-    assert found == [418, 500, 500, None, None]
+    assert statuses == [418, 500, 500, None, None]
 
 
 def sends_elsewhere(get_response: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What attackers try at the doors of HTTP: no spelling, method, host, batch or cost is a way around a limit."""
+"""Attacks on HTTP entry points: no spelling, method, host, batch or cost is a way around a limit."""
 
 import json
 import re
@@ -264,10 +264,10 @@ def test_of_an_overload_redis_hears_a_fifth(
     commands = commands_to(store, monkeypatch)
     ask = ThrottleMiddleware(lambda request: HttpResponse())
     statuses = [ask(RequestFactory().get("/api")).status_code for _ in range(10 * FLOOD)]
-    asked = sum(isinstance(command, Decide) for command in commands)
-    figure("questions to Redis", asked / len(statuses) * 100, "% of the requests")
+    decisions = sum(isinstance(command, Decide) for command in commands)
+    figure("questions to Redis", decisions / len(statuses) * 100, "% of the requests")
     assert statuses.count(200) == FLOOD
-    assert asked <= 0.2 * len(statuses)
+    assert decisions <= 0.2 * len(statuses)
 
 
 BAD: list[Any] = [-1, float("nan"), float("inf"), 1.0, "5", "", True, None, [1]]

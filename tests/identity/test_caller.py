@@ -173,9 +173,9 @@ def test_anything_else_counts_1_and_is_said_once(function: Any, message: str, ca
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [(lambda request: 1, 1), (lambda self, request: 2, 2), (lambda *found: len(found), 2), (lambda self: 1, 1)],
+    [(lambda request: 1, 1), (lambda self, request: 2, 2), (lambda *arguments: len(arguments), 2), (lambda self: 1, 1)],
 )
 def test_a_function_of_a_class_gets_the_instance_where_it_has_a_place_for_it(function: Any, arguments: int) -> None:
     door = type("Door", (), {"cost": function})()
-    found = own_function(door.cost)
-    assert found() == 1 if function.__code__.co_varnames == ("self",) else found("request") == arguments
+    cost = own_function(door.cost)
+    assert cost() == 1 if function.__code__.co_varnames == ("self",) else cost("request") == arguments

@@ -340,13 +340,13 @@ AUDIENCE = {"rate": "1/min", "audience": ["group:editors"], "key": "user"}
 class TestOnTheEventLoop:
     async def test_so_does_a_socket_which_asks_once(self, enforce: Enforce, monkeypatch: pytest.MonkeyPatch) -> None:
         enforce(api={**AUDIENCE, "events": ["message"]})
-        asked: list[object] = []
+        lookups: list[object] = []
         read = keys.read_groups
-        monkeypatch.setattr(keys, "read_groups", lambda user: (asked.append(user), read(user))[1])
+        monkeypatch.setattr(keys, "read_groups", lambda user: (lookups.append(user), read(user))[1])
         caller = AsgiCaller({"user": await sync_to_async(editor)()})
         call = Call("chat", ("message",), caller)
         assert [(await limiter.adecide(call)).allowed for _ in range(4)] == [True, False, False, False]
-        assert len(asked) == 2, "once in vain on the loop, once in a thread"
+        assert len(lookups) == 2, "once in vain on the loop, once in a thread"
 
     async def test_a_tenant_may_be_a_row_that_has_to_be_read(self, enforce: Enforce) -> None:
         class Member:
@@ -359,8 +359,8 @@ class TestOnTheEventLoop:
         await Group.objects.acreate(name="acme")
         enforce(api={"rate": "1/min", "key": "tenant"}, TENANT="user.tenant.name")
         caller = AsgiCaller({"user": Member()})
-        found = [(await limiter.adecide(Call("chat", ("request",), caller))).allowed for _ in range(2)]
-        assert found == [True, False]
+        answers = [(await limiter.adecide(Call("chat", ("request",), caller))).allowed for _ in range(2)]
+        assert answers == [True, False]
 
 
 @pytest.mark.parametrize("engine", ["cache", "file"])
@@ -371,9 +371,9 @@ async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
     settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
     settings.SESSION_FILE_PATH = str(tmp_path)
     store = import_module(settings.SESSION_ENGINE).SessionStore
-    known = store()
-    known["cart"] = 1
-    await sync_to_async(known.save)()
+    cart = store()
+    cart["cart"] = 1
+    await sync_to_async(cart.save)()
     read, held_up = store.load, []
 
     def load(session: Any) -> Any:
@@ -384,7 +384,7 @@ async def test_sessions_that_no_database_has_are_read_in_a_thread_all_the_same(
     enforce(api={"rate": "1/min", "key": key, "events": ["connect"]}, other={"rate": "9/min", "key": "ip"})
     decisions = []
     for events in (("connect",), ("connect",), ("request",)):
-        caller = AsgiCaller({"session": store(known.session_key), "client": ("203.0.113.9", 1)})
+        caller = AsgiCaller({"session": store(cart.session_key), "client": ("203.0.113.9", 1)})
         decisions.append((await limiter.adecide(Call("chat", events, caller))).allowed)
     assert decisions == [True, False, True]
     assert held_up == [False, False], "not at all where no rule asks"

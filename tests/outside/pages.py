@@ -1,4 +1,4 @@
-"""What the documentation shows: every block of every page and of the README, and the answers to its commands."""
+"""Blocks of all documentation pages and of the README, and the answers to their commands."""
 
 from __future__ import annotations
 

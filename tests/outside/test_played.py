@@ -155,7 +155,7 @@ def test_throttle_classes_of_a_site_which_imports_them_while_it_is_being_importe
 
 README = page("README.md")
 README_SETTINGS, README_URLS, *_ = (block.code for block in README if block.language == "python")
-MIGRATE, RUNSERVER, CURL = (one for one in commands(README) if one.line.startswith(("python", "curl")))
+MIGRATE, RUNSERVER, CURL = (command for command in commands(README) if command.line.startswith(("python", "curl")))
 
 
 @pytest.mark.parametrize("has_redis", [True, False])
@@ -198,7 +198,7 @@ TIME = re.compile(r"\d\d:\d\d:\d\d")
 
 
 def times(printed: str) -> list[datetime]:
-    return [datetime.strptime(f"{found}+0000", "%H:%M:%S%z") for found in TIME.findall(printed)]
+    return [datetime.strptime(f"{text}+0000", "%H:%M:%S%z") for text in TIME.findall(printed)]
 
 
 def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None:
@@ -208,10 +208,10 @@ def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None
         project.write(*(block for block in TASKS if block.file))
         project.append("mysite/settings.py", DEADLINE)
         project.shell(MIGRATE_TASKS)
-        told = project.shell(ENQUEUE)
-        for shown, printed in zip(COMMANDS[ENQUEUE].answer, told.splitlines(), strict=True):
+        printed_times = project.shell(ENQUEUE)
+        for shown, printed in zip(COMMANDS[ENQUEUE].answer, printed_times.splitlines(), strict=True):
             assert TIME.sub("N", shown) == TIME.sub("N", printed)
-        second, third = times(told)
+        second, third = times(printed_times)
         assert (third - second).seconds == 6
         with project.process(WORKER, "worker"):
             log = project.log("worker")
@@ -219,5 +219,7 @@ def test_each_mail_waits_for_its_turn(site_python: Path, tmp_path: Path) -> None
         sent = [line for line in log.read_text().splitlines() if "an invoice" in line]
         assert [TIME.sub("N", line) for line in sent] == [TIME.sub("N", line) for line in COMMANDS[WORKER].answer]
         _, *moments = times("\n".join(sent))
-        late = [(sent - told).seconds for sent, told in zip(moments, (second, third), strict=True)]  # past midnight too
+        late = [
+            (start - slot).seconds for start, slot in zip(moments, (second, third), strict=True)
+        ]  # past midnight too
         assert max(late) < slack(5), late

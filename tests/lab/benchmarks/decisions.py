@@ -59,8 +59,8 @@ def view_rows(url: str, rounds: int) -> Iterator[Row]:
             for rules in (1, 5)
         ),
     ]
-    asked = {f"RuleThrottle adds, {RULES[1]}": 1.0, f"RuleThrottle adds, {RULES[5]}": 1.1}
-    yield from added("REST framework view, header fields included", compare(subjects, url, rounds), asked)
+    limits = {f"RuleThrottle adds, {RULES[1]}": 1.0, f"RuleThrottle adds, {RULES[5]}": 1.1}
+    yield from added("REST framework view, header fields included", compare(subjects, url, rounds), limits)
 
 
 def middleware_rows(url: str, rounds: int) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""One subject in one process of its own, which plays a round when told to; and the table of the figures."""
+"""Processes that play one subject each, and the table of their figures."""
 
 import asyncio
 import importlib

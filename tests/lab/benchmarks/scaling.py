@@ -1,4 +1,4 @@
-"""What many processes need: open sockets on one machine, masters of a Cluster, and a damper under a flood."""
+"""Benchmarks of many processes: open sockets on a machine, masters of a Cluster, a damper under a flood."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ def _be_ready(barrier: Any) -> None:
 
 
 def attempts(url: str, phases: Sequence[tuple[float, float]]) -> tuple[list[int], list[int]]:
-    """How many attempts were refused, and passed, in each tenth of a second; each phase has so many a second."""
+    """Return the numbers of refused and of passed attempts in each tenth of a second."""
     import django
 
     django.setup()

@@ -75,8 +75,10 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run. ``where``: the nodes that the demand is on (none: all); ``gap``: when Redis is away;
-    ``loss``: the share of flushes that is lost.
+    """Parameters of a run.
+
+    ``where`` has the nodes with demand, by default all; ``gap`` is the outage of Redis; ``loss`` is the share of lost
+    flushes.
     """
 
     shape: Shape
